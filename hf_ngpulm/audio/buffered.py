@@ -19,12 +19,12 @@ MOST_SECONDS = 600.0
 
 
 class BufferedEncoder(StreamEncoder):
-    """Encodes a chunk together with audio before and after it, and keeps only the frames of the chunk.
+    """Encode a chunk together with audio before and after the chunk, and keep only the frames of the chunk.
 
     Windows begin at whole frames, so no frame is lost or repeated between two chunks. The windows of all streams form one
     batch. A model without an attention mask can't ignore padding, so it gets one batch per window length. If a window covers
-    the whole recording, the frames equal those of offline recognition. Otherwise they differ, because the encoder hears less
-    audio, and because many feature extractors normalise over the window.
+    the whole recording, the frames are the same as in offline recognition. Otherwise the frames differ, because the encoder
+    gets less audio, and because many feature extractors normalise over the window.
 
     Args:
         model: a CTC model or a transducer.

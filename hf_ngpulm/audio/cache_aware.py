@@ -15,11 +15,11 @@ from .encoder import StreamEncoder
 
 
 class CacheAwareEncoder(StreamEncoder):
-    """Encodes every frame once. Up to rounding, each frame equals that of offline encoding with the same look-ahead.
+    """Encode every frame once. Up to rounding, each frame is the same as in offline encoding with the same look-ahead.
 
-    The encoder's attention and convolutions see the past through each stream's caches. They see ahead to the end of the chunk,
-    which has `num_lookahead_tokens + 1` frames. Streaming in Transformers takes one recording, or several recordings that begin
-    together and have whole chunks. Here, a batch may combine streams that began at different times.
+    The encoder's attention and convolutions see the past through each stream's caches. They also see the later frames up to the
+    end of the chunk, which has `num_lookahead_tokens + 1` frames. Streaming in Transformers takes one recording, or several
+    recordings that begin together and have whole chunks. Here, a batch may combine streams that began at different times.
 
     With a subsampling of 8, frame t depends on mel frames up to `8 t`, so the first chunk lacks 7 mel frames. These frames are
     set to zero, and so are the outputs of convolutions at these positions. The model pads with the same zeros.
@@ -163,11 +163,11 @@ class CacheAwareEncoder(StreamEncoder):
 
 
 class _Caches:
-    """Holds a batch's caches in place of two caches of Transformers: for keys and values, and for padding of convolutions.
+    """Hold a batch's caches. It replaces Transformers' caches for keys and values, and for padding of convolutions.
 
     Args:
-        kept: the caches of all streams, by the layer's name; the first batch allocates them.
-        max_streams: the number of streams to allocate caches for.
+        kept: the caches of all streams, by the layer's name; the first batch allocates these caches.
+        max_streams: the number of streams for which caches are allocated.
         slots: for each stream of the batch, its row in the caches, int64 `[N]`.
         places: for each level of the subsampling, the frames inside the recordings; see `CacheAwareEncoder._features`.
         memory: the number of frames whose keys and values are kept.
@@ -195,7 +195,7 @@ class _Caches:
         return self._extended(second, first, third.left_pad)
 
     def _extended(self, name: str, states: Tensor, count: int) -> Tensor:
-        """Return a layer's new states behind its cached states, along dimension 2. Remember the last `count` of them for
+        """Return a layer's cached states, followed by the new states along dimension 2. The last `count` states are stored for
         `keep`. `name`: the layer's name in `kept`.
         """
         if name not in self.kept:

@@ -15,7 +15,7 @@ from ..decoding.families import usual
 
 
 class Samples:
-    """Holds the latest samples of a recording. Positions count from the beginning of the recording.
+    """Hold the latest samples of a recording. Positions count from the beginning of the recording.
 
     Attributes:
         received: the number of samples so far.
@@ -46,7 +46,7 @@ class Samples:
 
 
 class StreamEncoder(ABC):
-    """Encodes a chunk of each of several streams as one batch. Each stream has a number, its id.
+    """Encode the next chunks of several streams as one batch. Each stream has a number, its id.
 
     Attributes:
         sampling_rate: rate of the audio, in hertz.
@@ -70,7 +70,7 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def ready(self, sid: int) -> bool:
-        """Return whether a stream has enough audio for its next frames; after the audio's end, whether frames are left."""
+        """Return whether a stream has enough audio for its next frames; after the audio's end, whether frames remain."""
 
     @abstractmethod
     def waiting(self, sid: int) -> int:

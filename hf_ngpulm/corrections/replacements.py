@@ -1,7 +1,7 @@
 """Align a recognised text with the meant text, and decide which differing words sound alike.
 
-Words that both texts share are aligned first. In the regions between them, groups of up to `MOST_WORDS` words of both texts are
-aligned. The alignment has the least sum of the groups' distances in sound.
+Words that both texts share are aligned first. In the regions between shared words, groups of up to `MOST_WORDS` words of both
+texts are aligned. The alignment has the least sum of the groups' distances in sound.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ..phrases.phrase import folded
 from ..text.sounds import distances, readings, unlikeness
 
 MOST_WORDS = 4
-# Largest distance in sound of a word and its mishearing. 73% of a recogniser's replacements of one word are within it, and 4%
-# of random pairs.
+# Largest distance in sound of a word and its mishearing. 73% of a recogniser's replacements of one word are within this
+# distance, and 4% of random pairs.
 SOUND_ALIKE = 0.5
 _PER_WORD = 0.1  # cost of each further word of a group, so that smaller groups are preferred among equals
 _MOST_REGION = 12  # words of a region; longer regions count as rewritten
@@ -46,7 +46,7 @@ class Aligned(NamedTuple):
 
 
 def align(heard: str, meant: str) -> Aligned:
-    """Align two texts by words. Marks around words and case don't count as differences.
+    """Align two texts by words. Differences in case and in the marks around words don't count.
 
     Regions beyond a total of `_MOST_CELLS` steps aren't compared and count as rewritten.
     """
@@ -69,8 +69,8 @@ def align(heard: str, meant: str) -> Aligned:
 
 
 def shared_words(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Return a longest common subsequence of words as pairs of indices, in `ours` and in `theirs`. Among equally long ones,
-    later words are preferred.
+    """Return a longest common subsequence of words as pairs of indices, in `ours` and in `theirs`. Among subsequences of equal
+    length, later words are preferred.
     """
     numbers = {word: n for n, word in enumerate(dict.fromkeys((*ours, *theirs)))}
     mine, other = (np.array([numbers[word] for word in words], dtype=np.int64) for words in (ours, theirs))
@@ -123,7 +123,7 @@ class _Region(NamedTuple):
         return Replacement(" ".join(self.heard), " ".join(self.meant), False)
 
     def groups(self) -> list[Replacement]:
-        """Return the region divided into replacements, so that the sum of their distances in sound is the least possible."""
+        """Divide the region into replacements with the least possible sum of distances in sound."""
         distance = self._distances()
         # For the first i and j words: the least cost, and the sizes of the last groups.
         best: dict[tuple[int, int], tuple[float, int, int]] = {(0, 0): (0.0, 0, 0)}

@@ -43,36 +43,36 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             per row.
         phrase_weight: factor of the phrases' bonuses: a number or a tensor `[B]` (default 1).
         num_beams: number of prefixes that the search keeps. 1 is greedy search. "auto" is 4, or `num_return_sequences` if that
-            is more: most of the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), and 1
-            without them or with `repeats`.
+            is more; 4 beams give most of the gain at little cost. With `lm` or `phrases` the default is "auto", also if a call
+            passes the phrases. Without both, or with `repeats`, the default is 1.
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
             Beam search only. With an LM of V tokens the default is `max(0.85 log(V) min(weight, 0.8), 3 weight)`: for V = 256,
             3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
-            `hf_ngpulm.lexicon.compose`), the default is 0. In a grammar it is at least `0.77 log(V)` minus the mean logarithm
-            of the number of tokens that may follow (`CompiledGrammar.branching`).
-        beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
-        blank_threshold: frames whose blank is more probable than this count as blank frames, which saves time; None turns this
-            off. Beam search only.
+            `hf_ngpulm.lexicon.compose`), the default is 0. In a grammar the default is at least `0.77 log(V)` minus the mean
+            logarithm of the number of tokens that may follow (`CompiledGrammar.branching`).
+        beam_threshold: drops a prefix if its score is more than this below the best score (natural log). Beam search only.
+        blank_threshold: a frame counts as a blank frame if its blank has a higher probability than this, which saves time. None
+            turns this off. Beam search only.
         score_eos: adds the LM's score of `</s>` when the hypotheses are ranked. Set it to False for utterances that may stop in
             mid-sentence. Beam search only.
         merge: "tokens" (default) merges alignments of the same tokens; "text" also merges prefixes that spell the same text
-            with other tokens, and adds their probabilities. Use "text" for word-level LMs with several `cuttings`, whose
-            variants would otherwise fill the beam. Beam search only.
+            with other tokens, and adds their probabilities. Use "text" for word-level LMs with several `cuttings`, because the
+            cuttings of a word would otherwise fill the beam. Beam search only.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
         rescorer: a causal language model that reranks all hypotheses of the beam (see `hf_ngpulm.Rescorer`); the default
             `num_beams` is then 8.
-        rescorer_weight: weight of its log-probabilities, a number or a tensor `[B]` (default 0.3).
-        word_bonus: bonus for each word in the rescored sum, a number or a tensor `[B]` (default 0).
-        rescorer_best: number of hypotheses that the rescorer reads, the best ones of a wider beam (default: all). With
-            `rescorer_every` this holds during the search, too; hypotheses that aren't read get an average score.
-        rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258): after so many seconds of
-            audio, or after each frame with "word", the complete words of the hypotheses are scored. A hypothesis's place in the
-            beam depends on them from then on; final scores are as without this option. None (default): the rescorer ranks the
-            hypotheses at the end only. Each token is read once. In languages without spaces there are no complete words before
-            the end.
-        repeats: rule by which greedy search with an LM continues the label of the frame before: "stay" (if that scores better;
-            default), "label" (NeMo's rule) or "run"; see `hf_ngpulm.search.ctc_greedy`. "stay" has the lowest word error rate
-            on the project's development set.
+        rescorer_weight: weight of the rescorer's log-probabilities, a number or a tensor `[B]` (default 0.3).
+        word_bonus: bonus that rescoring adds for each word, a number or a tensor `[B]` (default 0).
+        rescorer_best: number of hypotheses that the rescorer reads (default: all). It reads the best hypotheses of the beam.
+            With `rescorer_every` this also holds during the search, and hypotheses that aren't read get an average score.
+        rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258). The value is an interval
+            in seconds of audio, or "word" for each frame. After each interval, the rescorer scores the complete words of the
+            hypotheses. From then on, the search ranks hypotheses with these scores; final scores are as without this option.
+            None (default): the rescorer ranks the hypotheses at the end only. Each token is read once. In languages without
+            spaces there are no complete words before the end.
+        repeats: rule by which greedy search with an LM continues the label of the previous frame: "stay" (default) continues it
+            if that scores better; "label" is NeMo's rule; "run" is described in `hf_ngpulm.search.ctc_greedy`. "stay" has the
+            lowest word error rate on the project's development set.
         blank_id: class of the blank; default: `blank_token_id` of the config of `model`, or else the tokenizer's padding token.
         frame_seconds: duration of a frame; without it words have no times.
         confidence: confidence measure of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
@@ -81,11 +81,12 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         source_lm: an n-gram model of the recogniser's training text. Its log-probabilities are subtracted (density ratio,
             McDermott et al., ASRU 2019; with a bigram model LODR, Zheng et al., Interspeech 2022).
         source_weight: weight of `source_lm`, a number or a tensor `[B]`; default: half of `lm_weight`.
-        lm_guard: minimum evidence of an LM, in nats per token. Rows below it are decoded again without the LM, so that an LM
-            made for other speech does next to no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is 0.5, or -0.5 for a
-            word-level LM. The LM may then also cost at most 1 nat of acoustic score per token, or 2 if it is word-level; "off"
-            keeps the LM in all rows. See `Hypothesis.lm_left_out`.
-        model: the CTC model of Transformers that computes the logits. It isn't run; it selects tuned settings and the blank.
+        lm_guard: minimum evidence of an LM, in nats per token. Rows with less evidence are decoded again without the LM, so
+            that an LM that was made for other speech does almost no harm (see `hf_ngpulm.decoding.guard`). "auto" (default) is
+            0.5, or -0.5 for a word-level LM. With "auto", the LM may also cost at most 1 nat of acoustic score per token, or 2
+            if it is word-level; "off" keeps the LM in all rows. See `Hypothesis.lm_left_out`.
+        model: the CTC model of Transformers that computes the logits. The decoder doesn't run the model, but reads tuned
+            settings and the blank for it.
 
     Raises:
         TokenizerMismatchError: an LM belongs to another tokenizer.
@@ -124,15 +125,15 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
 
         Args:
             logits: `[B, T, C]`, the model's outputs or log-probabilities: a tensor, an array or lists.
-            lengths: integers `[B]`, number of frames of each row. The default is T without padding at the end: frames in which
-                all classes have the same value, for example the -100 of the Trainer of Transformers.
-            phrases: replace the decoder's phrases for this batch: one context, or a list with one (or None) per row.
+            lengths: integers `[B]`, number of frames of each row. The default is T minus the padding at the end. A frame is
+                padding if all its classes have the same value, for example the -100 of the Trainer of Transformers.
+            phrases: replaces the decoder's phrases in this batch: one context, or a list with one context (or None) per row.
 
         Returns:
             Up to `num_return_sequences` hypotheses per row, the best one first.
 
         Raises:
-            InvalidLogitsError: NaN or infinite logits, probabilities (pass their logarithms), or a wrong shape.
+            InvalidLogitsError: the logits hold NaN or infinity, are probabilities (pass logarithms), or have a wrong shape.
             ValueError: the lengths don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
@@ -199,7 +200,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return (GreedySlots if self.options.is_greedy else BeamSlots)(self, models)
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
-        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments as for a call."""
+        """Return each frame's class in greedy search, including blanks and repeats. The arguments are as for a call."""
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         refuse_probabilities(logits, lengths)

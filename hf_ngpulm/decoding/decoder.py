@@ -45,8 +45,8 @@ class Decoder(WithoutCaches):
     Attributes:
         options: the search's options.
         fusion: the language models and phrases.
-        unguided: the given options, if the search is greedy only because no option chooses a search and there is neither a
-            language model nor phrases; otherwise None. A call with phrases then uses a beam.
+        unguided: None if an option chooses the search, or if there is a language model or a list of phrases. Otherwise the
+            given options: the search is greedy, but a call with phrases uses a beam.
     """
 
     kind: ClassVar[type[FrameOptions]]
@@ -91,7 +91,7 @@ class Decoder(WithoutCaches):
         return []
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
-        """Decode a batch of logits, or of encoder frames. The arguments are those of a call."""
+        """Decode a batch of logits, or of encoder frames. The arguments are as for a call."""
         return self(frames, lengths, phrases)  # type: ignore[operator]
 
     @property
@@ -112,8 +112,9 @@ class Decoder(WithoutCaches):
         return self.fusion.phrases
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:
-        """Return the compiled phrases of an utterance, and their weight. `lm`, `lm_weight`: the utterance's language model and
-        its weight. In a graph, bonuses depend on them. `phrase_weight`: factor of the bonuses; None for the decoder's factor.
+        """Return the compiled phrases of an utterance, and the phrases' weight. `lm`, `lm_weight`: the utterance's language
+        model and LM weight. In a graph, bonuses depend on both. `phrase_weight`: factor of the bonuses; None for the decoder's
+        factor.
         """
         own = self.fusion.phrase_weight
         if phrase_weight is None:
@@ -140,7 +141,7 @@ class Decoder(WithoutCaches):
         Args:
             num_beams: number of hypotheses of the search. The default is this decoder's number, but at least 256 for CTC models
                 and 16 for transducers. In a grammar few tokens are possible, so many hypotheses cost little.
-            num_hypotheses: number of hypotheses to return, as far as the beam has them.
+            num_hypotheses: number of hypotheses to return, at most the number of hypotheses of the search.
         """
         options: Any = self.options if self.unguided is None else self.with_beam().options
         beam = self.kind.beam
@@ -181,8 +182,7 @@ class Decoder(WithoutCaches):
     ) -> list[Any]:  # fmt: skip
         """Rerank hypotheses with a causal language model.
 
-        `weight * rescorer_score + word_bonus * words` is added to each score; hypotheses are then ranked as this decoder ranks
-        them.
+        `weight * rescorer_score + word_bonus * words` is added to each score. Then the hypotheses are sorted by `rank`.
 
         Args:
             hypotheses: the hypotheses of an utterance, or a list of such lists, one for each row of a batch.
@@ -194,7 +194,7 @@ class Decoder(WithoutCaches):
             The same hypotheses with `rescorer_score`, the best one first.
 
         Raises:
-            ValueError: the hypotheses have been rescored already, or the rescorer can't read them.
+            ValueError: the hypotheses have been rescored already, or the rescorer can't read a hypothesis.
         """
         if hypotheses and isinstance(hypotheses[0], Hypothesis):
             of_one = None if history is None else [history]
@@ -202,7 +202,7 @@ class Decoder(WithoutCaches):
         return rescored(hypotheses, rescorer, weight, word_bonus, self.rank, history)
 
     def finished(self, n_best: list[list[Hypothesis]], phrases: Any = None) -> list[list[Hypothesis]]:
-        """Prepare the n-best lists of a search for the caller: rerank them, and write phrases as they are in their list."""
+        """Prepare the n-best lists of a search for the caller: rerank them, and write each phrase as it is listed."""
         phrases = self.fusion.phrases if phrases is None else phrases
         n_best = self.rescored(n_best)
         return n_best if phrases is None else in_forms(n_best, self.fusion.contexts.of_rows(phrases, len(n_best)))
@@ -246,12 +246,13 @@ class Decoder(WithoutCaches):
         search: Callable[[AnyDecoder, Tensor, Any], Sequence[Any]], acoustic_score: Callable[[Any], float],
         device: torch.device,
     ) -> Iterator[tuple[int, Any]]:  # fmt: skip
-        """Decode rows again without the language models that don't know their speech (see `hf_ngpulm.decoding.guard`).
+        """Decode rows again without the language models that don't suit the rows' speech (see `hf_ngpulm.decoding.guard`).
 
         Args:
             judged: the best hypothesis of each row.
             phrases: phrases of each row; None selects the decoder's own phrases.
-            search: decodes some rows. It takes the decoder for them, their numbers (int64 `[N]` on `device`) and their phrases.
+            search: function that decodes some rows. It takes a decoder for these rows, the row numbers (int64 `[N]` on
+                `device`) and the rows' phrases.
             acoustic_score: function from a result of the search to its acoustic score.
 
         Yields:
@@ -266,9 +267,8 @@ class Decoder(WithoutCaches):
                     yield row, result
 
     def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
-        """Return a copy for some rows with other language models: `lms` has each row's model or models; None removes all.
-
-        If all are removed, so are the settings that balance a language model.
+        """Return a copy for some rows with other language models. `lms` has each row's model or models. None removes all
+        language models, and also the settings that balance a language model.
         """
         selected = self.select(rows)
         none = dict.fromkeys(("beta", "ilm_weight", "source_lm", "source_weight")) if lms is None else {}
@@ -284,7 +284,7 @@ class Decoder(WithoutCaches):
 
 
 def in_forms(n_best: list[list[Hypothesis]], boosters: Sequence[Booster | None]) -> list[list[Hypothesis]]:
-    """Rewrite the phrases in each row's hypotheses as they are written in the list of phrases."""
+    """Return the hypotheses, in which each phrase is written as in the row's list of phrases."""
     return [
         [each.written(booster.forms) for each in of_row] if booster is not None and booster.forms else of_row
         for of_row, booster in zip(n_best, boosters)
@@ -297,7 +297,7 @@ def refuse_broken(bad_frames: Any, what: str = "logits of", pieces: Sequence[tup
     Args:
         bad_frames: integers `[B]`, each row's first bad frame, or -1 if it has none.
         what: name of the outputs in the error's message.
-        pieces: (row, first frame, last frame) of each row of `bad_frames`, if these are pieces of longer rows.
+        pieces: if the rows of `bad_frames` are pieces of longer rows, the (row, first frame, last frame) of each piece.
 
     Raises:
         InvalidLogitsError: a row has a bad frame; the error names the row and the frame.

@@ -1,6 +1,7 @@
-"""Score given transcripts with a decoder's acoustic model and language models: log-probabilities summed over all alignments.
+"""Score given transcripts with a decoder's acoustic model and language models. Acoustic scores are log-probabilities, summed
+over all alignments.
 
-A *reading* is such a transcript in token ids.
+A *reading* is such a transcript as a list of token ids.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ def ctc_forced(log_probs: Tensor, readings: Sequence[Sequence[int]], blank: int)
 
 
 def transducer_forced(model: TransducerModel, frames: Tensor, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return each reading's log-probability under a transducer, and under its internal LM: float64 `[N]`, `[N]`.
+    """Return each reading's log-probability under a transducer, and under the transducer's internal LM: float64 `[N]`, `[N]`.
 
-    An RNN-T's blank takes a frame, and tokens take none. In a TDT each label has a duration, at least one frame for a blank. An
-    alignment ends when all frames are taken.
+    In an RNN-T, a blank consumes one frame, and a token consumes none. In a TDT, each label has a duration, and a blank
+    consumes at least one frame. An alignment ends when all frames are consumed.
 
     Args:
         frames: `[T, D]`.
@@ -88,7 +89,7 @@ def _add(to: Tensor, scores: Tensor) -> None:
 
 
 def lm_scores(fusion: Any, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return the language models' score of each reading, without and with their weights: float64 `[N]`, `[N]`.
+    """Return two scores of each reading by the language models, without and with the models' weights: float64 `[N]`, `[N]`.
 
     `fusion`: the `Fusion` of a decoder for a single row.
     """
@@ -111,7 +112,7 @@ class ForcedScores:
         decoder: a `CTCDecoder` or a `TransducerDecoder` for a batch.
         frames: `[T, ...]`, the row's logits or encoder frames, without padding.
         row: the row's number in the batch.
-        best: the row's best hypothesis. If `lm_guard` left all language models out of it, they don't count here, either.
+        best: the row's best hypothesis. If `lm_guard` removed all language models from the row, no LM scores are added here.
     """
 
     def __init__(self, decoder: Any, frames: Tensor, row: int, best: Hypothesis | None = None) -> None:
@@ -121,7 +122,7 @@ class ForcedScores:
 
     def parts(self, readings: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor]:
         """Return three scores of each reading, float64 `[N]` each: the acoustic score; the unweighted score of the language
-        models; and the total that a search adds to the acoustic score, except for phrases and `</s>`.
+        models; and the total that a search adds to the acoustic score, without phrases and `</s>`.
         """
         unweighted, added, subtracted = self.of_lms(readings)
         if isinstance(self.decoder, CTCDecoder):
@@ -143,7 +144,7 @@ class ForcedScores:
         return unweighted, added, 0.0 if subtracted is None else float(subtracted[0])
 
     def boosted(self, decoder: Any) -> tuple[Booster, float]:
-        """Return the phrases that `decoder` has for this row, and their weight."""
+        """Return the phrases that `decoder` has for this row, and the phrases' weight."""
         phrases, weight = decoder.fusion.phrases, decoder.fusion.phrase_weight
         booster = phrases[self.row] if isinstance(phrases, list) else phrases
         return booster, float(weight[self.row]) if isinstance(weight, Tensor) else weight

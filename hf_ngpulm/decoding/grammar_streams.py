@@ -1,7 +1,8 @@
-"""Follow grammars in streams: two searches side by side, in the grammar and without it, as `GrammarDecoder` does offline.
+"""Follow grammars in streams. Two searches run side by side, in the grammar and without it, as in `GrammarDecoder` offline.
 
-An utterance in a grammar may end before the pause of `endpoint_frames`, because the grammar says when a sentence is complete.
-If the sentence so far is understood, a fraction of that pause is enough: `LAST` if no word may follow, otherwise `MAY_GO_ON`.
+With a grammar, an utterance may end before the pause of `endpoint_frames`, because the grammar says when a sentence is
+complete. If the sentence so far is complete and understood, a fraction of that pause is enough: `LAST` if no word may follow,
+otherwise `MAY_GO_ON`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ LAST, MAY_GO_ON = 0.25, 0.5
 class PartialUnderstanding(Partial):
     """Hold the current utterance of a stream with a grammar.
 
-    If there is a search without the grammar, the text comes from it and is never stable, as a sentence of the grammar may
-    replace it. `intent` is None while several intents are possible; `slots` has the complete slots.
+    If there is also a search without the grammar, the text comes from that search and is never stable, because a sentence of
+    the grammar may replace the text. `intent` is None while several intents are possible; `slots` has the complete slots.
     """
 
     _inside: Partial
@@ -65,7 +66,7 @@ class _Stream:
 
 
 class GrammarStreams:
-    """The streams of a `StreamingDecoder` that follow grammars.
+    """Run the streams of a `StreamingDecoder` that follow grammars.
 
     Args:
         decoder: the decoder of all streams.
@@ -99,7 +100,7 @@ class GrammarStreams:
         self._streams[sid] = stream
 
     def set_grammar(self, sid: int, grammar: Grammar) -> None:
-        """Switch a stream to another grammar, now if its utterance has no frames yet, otherwise from the next utterance on."""
+        """Switch a stream to another grammar: at once if its utterance has no frames yet, otherwise at the next utterance."""
         stream = self._streams[sid]
         stream.next = self._compiled(grammar, stream.weighing)
         if stream.last is None or not stream.last.frames:
@@ -130,7 +131,7 @@ class GrammarStreams:
         return {sid: self._partial(sid, free.get(sid), inside.get(sid)) for sid in chunks if sid not in problems}, problems
 
     def end(self, sid: int, closes: bool) -> list[Understanding]:
-        """End the utterance of a stream and return its meaning, in a list. If `closes`, close the stream, too."""
+        """End a stream's utterance and return the utterance's meaning, in a list. If `closes`, close the stream, too."""
         stream = self._streams[sid]
         heard = [
             [] if not numbers else decoder.close(numbers[sid]) if closes else decoder.reset(numbers[sid])
@@ -160,8 +161,8 @@ class GrammarStreams:
         return compiled, weighing.calibrated(grammar, self.decoder.kind.family)
 
     def _searches(self, sids: list[int]) -> list[tuple[Any, dict[int, int]]]:
-        """Return the search without grammars and the one with grammars; each with a dictionary from streams to the streams'
-        numbers in that search.
+        """Return two pairs of a search and a dictionary, for the searches without and with grammars. The dictionary maps each
+        stream to the stream's number in that search.
         """
         streams = {sid: self._streams[sid] for sid in sids}
         free = {sid: stream.free for sid, stream in streams.items() if stream.free is not None}
@@ -170,7 +171,7 @@ class GrammarStreams:
 
     @staticmethod
     def _understood(stream: _Stream, free: list[Any], inside: list[Any]) -> list[Understanding]:
-        """Return a list of one: the meaning of an utterance. Return an empty list if a search has no hypotheses.
+        """Return a list with the meaning of an utterance. The list is empty if a search has no hypotheses.
 
         Args:
             free, inside: hypotheses of the searches without and in the grammar.

@@ -31,33 +31,33 @@ class GraphDecoder(Decoder):
         stream = decoder.stream(batch_size)  # frames block by block; `stream.set_context(row, phrases)` at any time
 
     Two hypotheses in the same LM state have the same future, so the search keeps only the better one (Viterbi recombination).
-    `CTCDecoder` with a beam keeps every token sequence apart, even those with the same ending, and sums its alignments. Here a
-    hypothesis is a single alignment, and `max_active` hypotheses cover more different endings. See
-    `hf_ngpulm.search.ctc_graph`.
+    In contrast, `CTCDecoder` with a beam keeps every token sequence, even if several sequences have the same ending, and sums
+    over the alignments of a sequence. Here a hypothesis is a single alignment, and `max_active` hypotheses cover more different
+    endings. See `hf_ngpulm.search.ctc_graph`.
 
     The search runs on the CPU. Logits may be on any device; they are copied.
 
-    Each row can have its own phrases, and they can change in mid-utterance. The search tracks phrases outside the graph
+    Each row can have its own phrases, and phrases can change during an utterance. The search tracks phrases outside the graph
     (`hf_ngpulm.phrases.booster`). Each token of a phrase earns a bonus. A hypothesis that leaves an unfinished phrase repays
     the bonus, so a thousand phrases at once do little harm. Inside a phrase, a token that the LM hasn't seen costs at most as
     much as in a uniform model.
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or the processor that contains it.
-        lm: the language model of all rows, or a list with one (or None) per row. A model of words must be composed with its
-            lexicon (`composition="static"`).
+        lm: the language model of all rows, or a list with one model (or None) per row. A model of words must be composed with
+            its lexicon (`composition="static"`).
         lm_weight: weight of the LM's log-probabilities: a number, or a tensor `[B]` with one per row. The default is the weight
             that was tuned for `model` with `GraphDecoder` and saved with the LM, along with the other tuned settings (see
             `hf_ngpulm.config.tuned`), or else 0.5.
         max_active: number of hypotheses that the search keeps (default 64).
-        beam_threshold: drops hypotheses that score this much less than the best one (natural log, default 14).
+        beam_threshold: drops a hypothesis if its score is more than this below the best score (natural log, default 14).
         beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
-            The default is that of `hf_ngpulm.CTCDecoder`.
+            The default is as for `hf_ngpulm.CTCDecoder`.
         phrases: phrases to favour in all rows: texts, pairs of a text and a discount, a mapping from texts to discounts, a
-            `PhraseBooster`, or the result of `context`. A list of such contexts gives each row its own (or None).
+            `PhraseBooster`, or the result of `context`. A list has one such context (or None) per row.
         discount: bonus per token of a phrase (natural log), at least 0 (default 1).
-        num_return_sequences: number of hypotheses per row, at most `max_active`; they differ in their tokens. Of hypotheses
-            that end in the same LM state, only the best is returned.
+        num_return_sequences: number of hypotheses per row, at most `max_active`. The hypotheses differ in their tokens. If
+            several hypotheses end in the same LM state, only the best one is returned.
         engine: "auto", "cpu" or "reference".
         rescorer, rescorer_weight, word_bonus, rescorer_best: as for `hf_ngpulm.CTCDecoder`.
         blank_threshold, score_eos, blank_id, frame_seconds, confidence, model: as for `hf_ngpulm.CTCDecoder`.
@@ -141,14 +141,14 @@ class GraphDecoder(Decoder):
 
         Args:
             phrases: texts, pairs of a text and a discount, or a mapping from texts to discounts.
-            lm: one of the decoder's language models. It is required if there are several, because bonuses depend on the LM.
+            lm: a language model of the decoder. It is required if there are several models, because bonuses depend on the LM.
 
         Returns:
-            The context, which every argument `phrases` of this decoder accepts; None if there are no phrases.
+            The context, which this decoder's methods accept as `phrases`. None if there are no phrases.
 
         Raises:
-            ValueError: `lm` is missing or isn't one of the decoder's, a phrase is empty, or a discount isn't a finite number of
-                at least 0.
+            ValueError: `lm` is missing or isn't a model of the decoder, a phrase is empty, or a discount isn't a finite number
+                of at least 0.
         """
         if lm is None and len(self.fusion.models) > 1:
             raise ValueError(f"the decoder has {len(self.fusion.models)} language models; name one: context(..., lm=...)")
@@ -166,7 +166,8 @@ class GraphDecoder(Decoder):
 
         Args:
             phrases: as for the decoder.
-            phrase_weight: discount of phrases without their own discount, a number or a tensor `[B]`; None keeps the decoder's.
+            phrase_weight: discount of phrases without their own discount, a number or a tensor `[B]`; None keeps the decoder's
+                discount.
         """
         selected = self._with()
         selected._take_phrases(phrases, phrase_weight)

@@ -1,4 +1,4 @@
-"""Leave a language model out of the rows whose speech it doesn't know.
+"""Decode rows again without a language model if the model was made for other speech.
 
 An LM that was made for other speech pulls every transcript towards its own text. After the search, two measures detect such
 rows, both in natural log per token of the best hypothesis:
@@ -6,10 +6,11 @@ rows, both in natural log per token of the best hypothesis:
     evidence = log-probability of the LM + entropy of the LM's unigrams
     cost     = acoustic score of the best hypothesis without LMs - acoustic score of the best hypothesis
 
-The evidence is 0 if the LM predicts the text no better than its unigrams predict their own text; for speech that the LM fits it
-is 1.5 to 2. A low evidence detects an unsuitable LM over tokens. A word-level LM can turn any speech into words that it
-predicts well, so a high cost detects it. Rows that fail are decoded again without that LM. Acoustic scores are at most 0. So
-only rows with a low acoustic score can have a high cost, and only these are decoded without LMs to compute it.
+The evidence is 0 if the LM predicts the text no better than its unigrams predict their own text. For speech that suits the LM,
+the evidence is 1.5 to 2. A low evidence detects an unsuitable LM over tokens. A high cost detects an unsuitable word-level LM,
+which may turn any speech into words that the LM predicts well. Such rows are decoded again without the LM. Acoustic scores are
+at most 0, so the cost can be high only in rows with a low acoustic score. Only these rows are decoded without LMs to compute
+the cost.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ..fusion.fusion import Fusion
 from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
 
-# The least evidence, in nats per token, if `lm_guard` is "auto": of models over tokens, and of word-level models, for which
-# every unknown word is costly. Chosen on real speech (benchmarks/real_speech/families.py --ways guard).
+# The least evidence, in nats per token, if `lm_guard` is "auto": for models over tokens, and for word-level models. The second
+# value is lower because every unknown word is costly. Chosen on real speech (benchmarks/real_speech/families.py --ways guard).
 LEAST, LEAST_OF_WORDS = 0.5, -0.5
 # The highest cost if `lm_guard` is "auto", chosen likewise. A word-level LM costs more because it can't write unknown words.
 MOST, MOST_OF_WORDS = 1.0, 2.0
@@ -83,7 +84,7 @@ def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float
 
 
 def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str) -> tuple[Changed, dict[int, float]]:
-    """Find the rows in which a language model must be left out, and the rows in which its cost must be checked.
+    """Find the rows that must be decoded without a language model, and the rows in which the cost of a model must be checked.
 
     Args:
         fusion: the models of the rows, `[B]`.
@@ -93,7 +94,7 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
     Returns:
         Two dictionaries by row. The first has the rows in which a model has too little evidence. Its values are the models that
         remain, or None. The second has the other rows whose models may cost too much. Its values are bounds: the models cost
-        too much if the best hypothesis without them has an acoustic score above the bound.
+        too much if the best hypothesis without the models has an acoustic score above the bound.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * len(judged)
@@ -125,7 +126,7 @@ def log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
 
 
 def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], list[Any] | None]]:
-    """Group the rows to decode again into batches: pairs of rows and of their language models (None: no models at all).
+    """Group the rows to decode again into batches. Return pairs of row numbers and the rows' language models (None: no models).
 
     `changed`, `doubted`: the two dictionaries of `kept_models`. Doubted rows are decoded without models, to learn the cost.
     """
@@ -136,10 +137,10 @@ def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], l
 
 
 class Memory:
-    """Remember how well a language model predicted the utterances of a stream, to decide about the next one.
+    """Remember how well a language model predicted a stream's utterances, to decide whether the next utterance needs the model.
 
     Each new utterance halves the weight of earlier ones. An utterance isn't decoded again without the LM, because its frames
-    aren't kept. So the cost is the difference to the score of the likeliest alignment, which is known for CTC outputs only.
+    aren't kept. So the cost is the difference to the score of the likeliest alignment (known for CTC outputs only).
 
     Args:
         lm: the stream's language model, or several.
@@ -166,7 +167,7 @@ class Memory:
 
     @property
     def leaves_out(self) -> bool:
-        """Return whether to decode the next utterance without the LM: it has too little evidence or costs too much."""
+        """Return whether the LM has too little evidence or costs too much, so that the next utterance is decoded without it."""
         if self.tokens < ENOUGH_TOKENS:
             return False
         if self.cost > highest_cost(self.lm_guard, self.models, self.tokens):

@@ -38,8 +38,8 @@ class PhraseReport:
         start, end: times in seconds; None if unknown.
         ratio: the log-likelihood ratio that `hf_ngpulm.decoding.second_look` defines. None if the phrase wasn't weighed
             against other words.
-        threshold: the lowest ratio that keeps the phrase in the transcript; None if any ratio does.
-        instead: the words that decoding without phrases has at that place; None if the phrase wasn't weighed.
+        threshold: the lowest ratio that keeps the phrase in the transcript; None if any ratio keeps the phrase.
+        instead: the words at the same place in the transcript without phrases; None if the phrase wasn't weighed.
     """
 
     text: str
@@ -51,8 +51,8 @@ class PhraseReport:
     instead: str | None = None
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
-        """Return the report as a dictionary, as pipelines return it, without values that are None. `begin`: the start of the
-        utterance, in seconds.
+        """Return the report as a dictionary, in the form that pipelines return, without values that are None. `begin`: the
+        start of the utterance, in seconds.
         """
         found = {name: value for name, value in vars(self).items() if value is not None}
         return found | {name: round(begin + found[name], 6) for name in ("start", "end") if name in found}
@@ -69,14 +69,14 @@ class Hypothesis:
             `</s>` if `score_eos`) and the bonuses, minus the weighted internal LM. A transducer's score also includes
             blank-aware scoring. A transducer's beam search ranks hypotheses by score / (number of tokens + 1).
         acoustic_score: the acoustic model's log-probability (natural log) over all frames. In greedy search and in a graph it
-            is the log-probability of the one alignment found. In beam search it is that of the token sequence, summed over the
-            alignments that the beam kept.
+            is the log-probability of a single alignment. In beam search it is the log-probability of the token sequence, summed
+            over the alignments that the beam kept.
         lm_score: the language models' unweighted log-probability of the tokens, without `</s>`; 0 without a model.
         phrase_score: sum of the phrases' unweighted bonuses (see `hf_ngpulm.PhraseBooster`).
-        rescorer_score: the log-probability of the text by a rescorer, unweighted (see `hf_ngpulm.Rescorer`); None if there was
-            none. `score` then also includes it, weighted, and the bonuses per word.
-        lm_left_out: whether `lm_guard` left out a language model because it doesn't know this speech. The scores are then those
-            of the search without it.
+        rescorer_score: a rescorer's unweighted log-probability of the text (see `hf_ngpulm.Rescorer`); None without a rescorer.
+            With a rescorer, `score` also includes the weighted log-probability and the bonuses per word.
+        lm_left_out: whether `lm_guard` left out a language model because the model doesn't know this speech. All scores then
+            come from the search without that model.
         token_frames: first frame of each token.
         token_ends: the frame after each token's last frame.
         phrases: the reports of a `hf_ngpulm.PhraseDecoder` on phrases.
@@ -119,7 +119,7 @@ class Hypothesis:
         ]
 
     def written(self, forms: Forms) -> Hypothesis:
-        """Return a copy in which phrases are written as in their list, whatever form was heard."""
+        """Return a copy in which each phrase is written as it is listed, whichever form was heard."""
         return replace(self, text=forms.written(self.text), forms=forms) if forms else self
 
     @cached_property
@@ -160,7 +160,7 @@ class Writing(NamedTuple):
         splitter: splits tokens into words. It is None without a tokenizer; hypotheses then have no texts and words.
         frame_seconds: duration of a frame, in seconds; None if unknown.
         measured: whether tokens have confidences.
-        calibration: turns the confidences of tokens into those of words; None leaves them uncalibrated.
+        calibration: turns the lowest confidence of a word's tokens into the word's confidence; None leaves words uncalibrated.
     """
 
     splitter: WordSplitter | None

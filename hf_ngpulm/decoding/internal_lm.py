@@ -15,7 +15,7 @@ def ilm_weights_of(weight: float | Tensor | None, fusion: Fusion, models: RowMod
 
     Args:
         weight: the decoder's option `ilm_weight`.
-        fusion, models: the decoder's language models, and those of the rows.
+        fusion, models: the decoder's language models, and the rows' language models.
 
     Raises:
         ValueError: `weight` is a tensor for another number of rows.

@@ -1,7 +1,7 @@
-"""Take a second look at the phrases of streams, at the end of each utterance, as `PhraseDecoder` does offline.
+"""Take a second look at a stream's phrases at the end of each utterance, as `PhraseDecoder` does offline.
 
-The second look needs all frames of an utterance, so they are kept. Partials come from the search without phrases. They are
-never stable, because a phrase may replace any word. Transducers also need a search with phrases, which runs beside it.
+The second look needs all frames of an utterance, so the frames are kept. Partials come from the search without phrases. They
+are never stable, because a phrase may replace any word. Transducers also need a parallel search with phrases.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LookContext(NamedTuple):
 
     Args:
         looks: the decoder that takes the second look.
-        left_out: the phrases that the tokenizer can't write, with the characters that it doesn't know.
+        left_out: the phrases that the tokenizer can't write, with the characters that the tokenizer doesn't know.
     """
 
     looks: PhraseDecoder[Any]
@@ -32,7 +32,7 @@ class LookContext(NamedTuple):
 
 
 def look_context(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping[str, Any]) -> LookContext:
-    """Compile phrases; a long list takes long. Any thread may call this function.
+    """Compile phrases. This takes long if there are many phrases. Any thread may call this function.
 
     Args:
         decoder: the decoder of all streams.
@@ -60,7 +60,7 @@ class _Stream:
 
 
 class LookStreams:
-    """The streams of a `StreamingDecoder` whose phrases get a second look.
+    """Run the streams of a `StreamingDecoder` whose phrases get a second look.
 
     Args:
         decoder: the decoder of all streams.
@@ -97,7 +97,7 @@ class LookStreams:
         self._streams[sid] = stream
 
     def set_contexts(self, contexts: Mapping[int, Any]) -> None:
-        """Switch streams to other phrases. The second look at them covers the whole utterance so far."""
+        """Switch streams to other phrases. The second look at the new phrases covers the whole utterance so far."""
         made = {
             sid: _looks(self.decoder, self._streams[sid].lms, of, self._streams[sid].settings) for sid, of in contexts.items()
         }
@@ -166,8 +166,8 @@ def _looks(decoder: Any, lms: tuple[Any, float], phrases: Any, settings: Mapping
 def _phrases(looks: PhraseDecoder[Any]) -> tuple[Any, Any]:
     """Return the phrases of the plain search and of the boosted search.
 
-    If phrases are spotted, the plain search has the phrases with negative weights, and there is no boosted search (None).
-    Otherwise the plain search has only the phrases that are never written.
+    If phrases are spotted, the plain search has the phrases with negative weights, and the second value is None because there
+    is no boosted search. Otherwise the plain search has only the phrases that are never written.
     """
     (own,) = looks.lists
     return (own.negative, None) if looks.spots else (own.never or None, own.boosted)

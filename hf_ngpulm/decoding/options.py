@@ -118,8 +118,8 @@ class Options:
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace `num_beams="auto"` by the largest of: the default, `num_return_sequences`, `rescorer_best`, 8 (with a
-        rescorer).
+        """Replace `num_beams="auto"` by the largest of these numbers: the default, `num_return_sequences`, `rescorer_best` and,
+        with a rescorer, 8.
         """
         beams, asked = given.get(cls.beam), [given.get(name) for name in ("num_return_sequences", "rescorer_best")]
         if not (isinstance(beams, str) and beams == AUTO):
@@ -139,7 +139,7 @@ class Options:
     def guided(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Add `num_beams="auto"` if no option chooses a search.
 
-        Callers use this with a language model or phrases, because most of their gain needs a beam.
+        Callers use this with a language model or phrases, because most of the gain needs a beam.
         """
         return {**given, cls.beam: AUTO} if cls.is_open(given) else dict(given)
 
@@ -161,7 +161,7 @@ class Options:
 
     @classmethod
     def remembered(cls, lm: Any, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the given weights and options. Settings that were tuned for the recogniser and saved with the LM are added."""
+        """Return the given weights and options, and settings that were tuned for the recogniser and saved with the LM."""
         given = cls.settled(given)
         asked = {cls.known_as.get(name, name): value for name, value in {**dict.fromkeys(cls.names()), **given}.items()}
         settings = with_remembered(lm, model, asked | cls.always, came_with=cls.came_with)
@@ -170,7 +170,7 @@ class Options:
         return {name: value for name, value in named.items() if value is not None or name in given}
 
     def search(self) -> dict[str, Any]:
-        """Return the search's options that aren't weights and differ from their defaults, by the names that pipelines use."""
+        """Return the options that aren't weights and differ from the defaults, under the names that pipelines use."""
         rules = {option.name: option.default for option in fields(self) if option.name in SETTINGS.keys() - set(WEIGHTS)}
         rules |= {self.beam: None, "strategy": None}  # always included
         told = {name: value for name, value in vars(self).items() if name in rules and value != rules[name]}
@@ -190,7 +190,7 @@ class Options:
         return replace(self, **_checked({name: value for name, value in weights.items() if value is not None}))
 
     def select(self: AnyOptions, rows: Sequence[int]) -> AnyOptions:
-        """Return a copy for some rows of a batch. It selects from the tensors that have a value per row."""
+        """Return a copy for some rows of a batch. Tensors with a value per row then have the values of these rows."""
         listed = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         selected: dict[str, Any] = {name: select_rows(value, rows) for name, value in listed.items()}
         return replace(self, **selected) if selected else self
@@ -247,7 +247,7 @@ class FrameOptions(Options):
 
 @dataclass(frozen=True)
 class BeamOptions(FrameOptions):
-    """Hold the options that `CTCDecoder` and `TransducerDecoder` share, but not a graph."""
+    """Hold the options that `CTCDecoder` and `TransducerDecoder` share, and that a graph doesn't have."""
 
     source_lm: Any = None
     source_weight: float | Tensor | None = None
@@ -256,7 +256,7 @@ class BeamOptions(FrameOptions):
 
     @property
     def rescorer_frames(self) -> int | None:
-        """Return the number of frames between two turns of a rescorer during the search; None if it ranks only at the end."""
+        """Return the number of frames between two turns of a rescorer during the search; None if it only ranks at the end."""
         if self.rescorer_every is None or self.rescorer_every == EVERY_WORD:
             return None if self.rescorer_every is None else 1
         assert self.frame_seconds is not None and not isinstance(self.rescorer_every, str)
@@ -421,7 +421,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes(kind: type[Any], but: Sequence[str] = ()) -> Callable[[Function], Function]:
-    """Return a decorator for functions with `**options`, which adds a dataclass's fields (except `but`) to the signature.
+    """Return a decorator that adds a dataclass's fields (except `but`) to the signature of a function with `**options`.
 
     `help` and `generate` read the signature.
     """

@@ -21,7 +21,7 @@ class Transcript:
         self.ends: list[int] = []
         self.confidences: list[float] = []
         # The last two words of the transcript begin at tokens `_before` and `_at`. `_text` is the text of all tokens before
-        # `_at`, `_between` that of the tokens from `_before` to `_at`.
+        # `_at`. `_between` is the text of the tokens from `_before` to `_at`.
         self._before, self._at, self._text, self._between = 0, 0, "", ""
 
     def extend(self, ids: list[int], starts: list[int], ends: list[int], confidences: list[float]) -> None:
@@ -31,19 +31,19 @@ class Transcript:
         self.confidences += confidences
 
     def hypothesis(self, count: int, tail: Spoken, frames: int, scores: Sequence[float]) -> Hypothesis:
-        """Return the hypothesis of the first `count` tokens and the tokens of `tail`, in an utterance of `frames` frames.
+        """Return a hypothesis: the first `count` tokens of the transcript, followed by the tokens of `tail`.
 
-        `scores` are as for `Writing.hypothesis`.
+        `frames` is the number of frames of the utterance. `scores` are as for `Writing.hypothesis`.
         """
         columns: tuple[list[Any], ...] = (self.ids, self.starts, self.ends, self.confidences)
         ids, starts, ends, confidences = ([*column[:count], *more.tolist()] for column, more in zip(columns, tail))
         return self.writing.hypothesis(scores, ids, starts, [min(end, frames) for end in ends], confidences)
 
     def followed_by(self, tail: list[Any], frames: int, scores: Sequence[float]) -> Hypothesis:
-        """Return the hypothesis of all tokens of the transcript and further ones, in an utterance of `frames` frames.
+        """Return a hypothesis: all tokens of the transcript, followed by the tokens of `tail`.
 
-        `tail` is four lists of the further tokens' ids, first frames, end frames and confidences. `scores` are as for
-        `Writing.hypothesis`.
+        `tail` is four lists: ids, first frames, end frames and confidences of the further tokens. `frames` is the number of
+        frames of the utterance. `scores` are as for `Writing.hypothesis`.
         """
         if self.ids:
             kept: tuple[list[Any], ...] = (self.ids, self.starts, [min(end, frames) for end in self.ends], self.confidences)
@@ -119,7 +119,7 @@ class Partial:
 
     @cached_property
     def hypothesis(self) -> Hypothesis:
-        """Return the transcript as a hypothesis. Only its total score is known; its parts are 0."""
+        """Return the transcript as a hypothesis. Only the total score is known; the other scores are 0."""
         return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, (self.score, 0.0, 0.0, 0.0))
 
     @property

@@ -1,8 +1,8 @@
 """Cut recordings at pauses, decode the pieces with a transducer, and join the results.
 
-A prediction network or an LM that was trained on single sentences expects nothing after the end of a sentence. Both then lose
-words. So each piece is decoded like a separate recording. A frame is quiet if the blank is more probable than all tokens
-together, given the prediction network's initial state. A pause is a run of quiet frames.
+If a prediction network or an LM was trained on single sentences, it expects no words after the end of a sentence. Later words
+are then lost. So each piece is decoded like a separate recording. A frame is quiet if the blank is more probable than all
+tokens together, given the prediction network's initial state. A pause is a run of quiet frames.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def by_pieces(
 
     Args:
         frames: `[B, T, D]`.
-        search: function of the frames `[P, T, D]` of P pieces, and the pieces. It returns each piece's paths.
+        search: function that takes the frames `[P, T, D]` of P pieces, and the pieces. It returns each piece's paths.
         num_rows: B.
         rank: score by which the paths of a piece are compared.
         most: maximum number of paths per row.

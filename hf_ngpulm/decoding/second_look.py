@@ -1,6 +1,7 @@
-"""Take a second look at phrases: compare each phrase that a bonus brought in with the words heard without the bonus.
+"""Take a second look at phrases. If a bonus brings a phrase into a transcript, compare the phrase with the words heard without
+the bonus.
 
-With a bonus, a search may write phrases that nobody said, and crowd other words out of the beam. Let A be the best transcript
+With a bonus, a search may write phrases that nobody said, and may lose other words from the beam. Let A be the best transcript
 of a search with phrases, and B the best transcript of the same search without phrases. In a region where A and B have different
 words and A has a phrase, the phrase is *weighed*: the two readings of the region are compared over the same frames,
 
@@ -12,12 +13,13 @@ B and C cancel out. The phrase *enters* B, and so the result, if
 
     ratio >= offset - slope ln(rate) + per_list ln(size of the list) - per_token (number of tokens of the phrase),
 
-where `rate` is the number of false alarms per hour that the user accepts. A region with several phrases has as its threshold
-the sum of theirs, or the highest one if that is more (thresholds may be negative). All other words, times and confidences come
-from B. The four other numbers are fitted to ordinary speech.
+where `rate` is the number of false alarms per hour that the user accepts. If a region has several phrases, two values are
+computed from the phrases' thresholds: the sum and the maximum. The region's threshold is the higher value (thresholds may be
+negative). All other words, times and confidences come from B. The four other numbers are fitted to ordinary speech.
 
-With a rate, CTC models need no search with phrases. `hf_ngpulm.decoding.spotting` finds the phrases instead, so long lists cost
-little and crowd nothing out. For encoder-decoders, p is the decoder's probability of the tokens and of the end.
+With a rate, CTC models need no search with phrases. `hf_ngpulm.decoding.spotting` finds the phrases instead, so a long list
+costs little time, and no other words are lost. For encoder-decoders, p is the decoder's probability of the tokens and of the
+transcript's end.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ RATE = number(1e-6, 1e6, "a number above 0")
 
 class _Region(NamedTuple):
     """Hold a region where two transcripts differ: tokens `first .. last - 1` of the transcript with phrases, and tokens
-    `other_first .. other_last - 1` of the one without. `matches`: its phrases. `instead`: the words without phrases.
+    `other_first .. other_last - 1` of the transcript without phrases. `matches`: the region's phrases. `instead`: the region's
+    words without phrases.
     """
 
     first: int
@@ -71,7 +74,7 @@ class PhraseList:
     Attributes:
         boosted: the phrases without their thresholds, for the search.
         positive: the phrases of positive or zero weight.
-        written: the spellings of `Phrase` objects, for writing each as its `text`.
+        written: the spellings of `Phrase` objects, each of which is written as the phrase's `text`.
         texts: the text of each phrase.
     """
 
@@ -93,7 +96,7 @@ class PhraseList:
 
     @cached_property
     def forms(self) -> Forms:
-        """Return the spellings of all phrases of positive or zero weight, for finding them in transcripts."""
+        """Return the spellings of all phrases of positive or zero weight, for finding these phrases in transcripts."""
         return Forms.of(self.positive, every=True)
 
     def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float | None) -> float | None:
@@ -160,7 +163,7 @@ def regions_of(best: Hypothesis, plain: Hypothesis, matches: Sequence[Match]) ->
 
 
 def _frames(hypothesis: Hypothesis, starts: list[int], word: int) -> tuple[int, int]:
-    """Return the first frame of word number `word`, and the frame after it. `starts`: the result of `_starts`."""
+    """Return the first frame of word number `word`, and the frame after the word. `starts`: the result of `_starts`."""
     return hypothesis.token_frames[starts[word]], hypothesis.token_ends[starts[word + 1] - 1]
 
 
@@ -170,8 +173,8 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _spliced(values: Sequence[Any], others: Sequence[Any], regions: Sequence[_Region]) -> list[Any]:
-    """Return the values of a transcript without phrases (tokens, frames ...). In the regions, take those in `others`, the
-    values of the transcript with phrases.
+    """Return the values of a transcript without phrases (tokens, frames ...). In the regions, return the values of the
+    transcript with phrases (`others`) instead.
     """
     spliced, end = [], 0
     for region in regions:
@@ -188,8 +191,8 @@ def _report(hypothesis: Hypothesis, match: Match) -> PhraseReport:
 
 
 def readings_of(best: Hypothesis, base: Hypothesis, regions: Sequence[_Region], joined: bool = False) -> list[list[int]]:
-    """Return a reading for each region: the tokens of `base`, with the region's tokens from `best`. If `joined`, return a
-    single reading, with all regions from `best`.
+    """Return a reading for each region: the tokens of `best` in the region, and the tokens of `base` elsewhere. If `joined`,
+    return a single reading, with the tokens of `best` in all regions.
     """
     every = [list(regions)] if joined else [[region] for region in regions]
     return [_spliced(base.token_ids, best.token_ids, some) for some in every]
@@ -230,13 +233,13 @@ class PhraseDecoder(Generic[AnyDecoder]):
 
     Args:
         decoder: a `CTCDecoder` or a `TransducerDecoder`, with a tokenizer.
-        phrases: texts, pairs of a text and a weight, or `Phrase` objects; or a list with one of these, or None, for each row.
+        phrases: texts, pairs of a text and a weight, or `Phrase` objects; or a list with such phrases, or None, for each row.
         phrase_weight: factor of the bonuses, a number or a tensor `[B]`.
         false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1). With None, only
             phrases with their own `threshold` may be rejected.
-        thresholds: the thresholds of phrases for any rate; default: those fitted to the model's family.
-        explain: whether to report on all phrases of the list (`Hypothesis.phrases`), not only on the weighed ones. For CTC
-            models phrases far below their thresholds are then weighed, too, which takes longer.
+        thresholds: the thresholds of phrases for any rate; default: the thresholds fitted to the model's family.
+        explain: whether to report on all phrases of the list (`Hypothesis.phrases`), not only on the weighed phrases. With a
+            CTC model, phrases far below the threshold are then weighed, too, which takes longer.
 
     Raises:
         ValueError: an argument is out of range, or the decoder can't score given transcripts.
@@ -386,7 +389,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return [replace(result.written(own.written), phrases=tuple(reports)), *plain[1:]]
 
     def _respelled(self, base: Hypothesis, best: Hypothesis, entering: list[_Region], scores: ForcedScores) -> Hypothesis:
-        """Return the hypothesis `base` with some regions taken from `best`, including their times, confidences and scores."""
+        """Return the hypothesis `base` with the tokens, times and confidences of `best` in some regions. Scores change, too."""
         token_ids = _spliced(base.token_ids, best.token_ids, entering)
         names = [name for name in ("token_frames", "token_ends", "token_confidences") if getattr(base, name)]
         parts: dict[str, Any] = {name: _spliced(getattr(base, name), getattr(best, name), entering) for name in names}

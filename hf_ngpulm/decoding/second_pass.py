@@ -21,7 +21,7 @@ def rescored(
     n_best: Sequence[Sequence[Hypothesis]], rescorer: Any, weight: Weight, word_bonus: Weight,
     rank: Callable[[Hypothesis], float], history: Sequence[Sequence[str]] | None = None,
 ) -> list[list[Hypothesis]]:  # fmt: skip
-    """Return n-best lists with the rescorer's scores, the best hypothesis first; equal ones keep their order.
+    """Return n-best lists with the rescorer's scores, the best hypothesis first; equal hypotheses keep their order.
 
     `Decoder.rescore` documents the arguments. `rank` is the decoder's own order of hypotheses, the highest value first.
 
@@ -52,13 +52,13 @@ def what_is_added(
 
 
 def share_of(scores: Sequence[float | None], counts: Sequence[int], weight: float, word_bonus: float) -> list[float]:
-    """Return the rescorer's share in the score of each hypothesis of an utterance during the search (delayed fusion).
+    """Return the value that the rescorer adds to the score of each hypothesis during the search (delayed fusion).
 
     Each complete word lowers the rescorer's score, so hypotheses with more complete words would seem worse. For a fair
-    comparison, the average score of the utterance's words is subtracted for each word. Unscored hypotheses count as average.
+    comparison, the average score of the utterance's words is subtracted for each word. Unscored hypotheses get the average.
 
     Args:
-        scores: the rescorer's scores of the complete words; None for a hypothesis that it hasn't read.
+        scores: the rescorer's scores of the complete words; None for a hypothesis that the rescorer hasn't read.
         counts: the number of complete words in each hypothesis.
     """
     known = [(score, count) for score, count in zip(scores, counts) if score is not None]

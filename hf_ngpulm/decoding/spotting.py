@@ -1,9 +1,9 @@
 """Spot the phrases of a list in CTC outputs, given the transcript of a search without phrases.
 
-A search with phrases proposes phrases that win with their bonus. In such a search, a long list crowds other words out of the
-beam. This module proposes the same phrases without that search. It tries each phrase in place of some words of the transcript.
-It proposes the phrase if the ratio (see `hf_ngpulm.decoding.second_look`) plus the weighted bonus is at least 0. If several
-phrases overlap, only the one that exceeds its threshold the most may enter the transcript.
+A search with phrases proposes phrases that win with their bonus. In such a search, a long list may remove other words from the
+beam. This module proposes the same phrases without such a search. It tries each phrase in place of some words of the
+transcript. The phrase is proposed if the ratio (see `hf_ngpulm.decoding.second_look`) plus the weighted bonus is at least 0. If
+several phrases overlap, only the phrase that exceeds its threshold the most may enter the transcript.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class _Scores(NamedTuple):
     bests: Sequence[Hypothesis]
 
     def of(self, some: Sequence[int], readings: Sequence[Sequence[Sequence[int]]]) -> Iterator[np.ndarray]:
-        """Yield float64 `[3, N]` for each row of `some`: three scores of each of its N readings.
+        """For each row of `some`, yield float64 `[3, N]`: three scores of each of the row's N readings.
 
-        They are the acoustic score up to a constant; what language models and token bonuses add to it; and the unweighted score
-        of the language models.
+        The first is the acoustic score, up to a constant. The second is the score that language models and token bonuses add.
+        The third is the unweighted score of the language models.
         """
         decoder, (logits, lengths) = self.decoder, self[1:3]
         flat = [(row, reading) for row, of_row in zip(some, readings) for reading in of_row]
@@ -60,13 +60,14 @@ class _Scores(NamedTuple):
 
 
 class SpottedPhrases:
-    """Find the phrases of one list.
+    """Find the phrases of one list in CTC outputs.
 
     Args:
         phrases: the list; phrases with negative weights are ignored.
-        names: a dictionary from aliases to the texts to write for them.
-        limits: a dictionary from the texts of phrases with their own threshold to that threshold.
-        thresholds: function from numbers of tokens, `[N]`, to the thresholds of other phrases.
+        names: a dictionary from aliases to the texts to write for the aliases.
+        limits: a dictionary from texts to thresholds, for the phrases that have their own threshold.
+        thresholds: function that takes numbers of tokens, `[N]`, and returns thresholds for phrases without their own
+            threshold.
         weight: factor of the bonuses.
         every: whether to weigh, and report on, phrases far below their thresholds, too.
         decoder: a decoder without these phrases.
@@ -113,7 +114,7 @@ class SpottedPhrases:
     def look(
         self, decoder: CTCDecoder, logits: Tensor, lengths: Tensor, plain: Sequence[Sequence[Hypothesis]], rows: Sequence[int]
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Spot phrases in a batch, and return its hypotheses. Each row's best one then has the phrases that enter, and reports.
+        """Spot phrases in a batch. Return the hypotheses; each row's best hypothesis has the entering phrases, and reports.
 
         Args:
             logits: `[B, T, C]`.
@@ -171,7 +172,7 @@ class SpottedPhrases:
         self, decoder: CTCDecoder, best: Hypothesis, tree: SpellingTree, spots: Sequence[Spot], logits: Tensor,
         changes: Sequence[float], bonus: float,
     ) -> Hypothesis:  # fmt: skip
-        """Return the transcript `best` with the phrases of `spots`. `changes`: what these phrases add to each of the three
+        """Return the transcript `best` with the phrases of `spots`. `changes`: how much these phrases change each of the three
         scores of `_Scores.of`. `bonus`: sum of the phrases' unweighted bonuses.
         """
         token_ids = _with(best.token_ids, tree, spots)
@@ -208,7 +209,7 @@ _BEGINS = re.compile(f"[{UNSPACED}]").match
 
 
 def _with(token_ids: Sequence[int], tree: SpellingTree, spots: Iterable[Spot]) -> list[int]:
-    """Return a transcript's tokens with the phrases of `spots` in place of what was there. `spots` go from left to right."""
+    """Return a transcript's tokens. The phrases of `spots`, from left to right, replace the tokens at the same places."""
     spliced: list[int] = []
     end = 0
     for spot in spots:

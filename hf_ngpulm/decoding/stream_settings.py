@@ -1,4 +1,4 @@
-"""The settings of a stream and of all streams of a decoder."""
+"""Check the settings of streams."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DECODERS_PHRASES: Any = object()
 def lm_and_weight(
     fusion: Fusion, lm: NGramLM | LogLinear | None, lm_weight: float | None
 ) -> tuple[NGramLM | LogLinear | None, float]:
-    """Return the language model of a stream and its weight; both default to the decoder's. Raises ValueError if the decoder
-    doesn't have the model, or `lm` doesn't choose one of several models.
+    """Return the language model and the LM weight of a stream. The defaults are the decoder's. Raises ValueError if the decoder
+    doesn't have the model, or if the decoder has a list of models and `lm` isn't given.
     """
     if not fusion.lms:
         if lm is not DECODERS_LM and lm is not None:
@@ -46,7 +46,7 @@ def endpoint_of(frames: int | None, seconds: float | None, frame_seconds: float 
     """Return the pause that counts as an endpoint, in frames; None for no endpoints.
 
     Raises:
-        ValueError: both `frames` and `seconds` are given, or they are out of range.
+        ValueError: both `frames` and `seconds` are given, or a value is out of range.
     """
     if frames is not None and seconds is not None:
         raise ValueError("endpoint_frames and endpoint_seconds set the same rule; pass one of them")

@@ -54,35 +54,35 @@ class StreamingDecoder:
     and other streams don't change the result. The cost of a step doesn't grow with the age of a stream.
 
     `lm_guard` can't decode a stream's utterance again, because its frames aren't kept. Instead it judges each utterance that
-    `reset` ends. If the language model didn't fit the latest utterances, it is left out of the next one (see
+    `reset` ends. If the language model didn't fit the latest utterances, the next one is decoded without the model (see
     `hf_ngpulm.decoding.guard`).
 
     Partials of ALSD lag behind the audio. All hypotheses have taken the same number of steps (tokens plus frames), so
     hypotheses with fewer tokens are at later frames. All hypotheses wait until the audio for the hypothesis at the latest frame
-    has arrived. The lag is one frame per token by which their lengths differ; in a TDT, it is up to the longest duration per
-    token. `close` and `reset` decode the rest.
+    has arrived. The lag, in frames, is the number of tokens that the longest hypothesis has more than the shortest one. In a
+    TDT, the lag may be this number times the longest duration. `close` and `reset` decode the remaining audio.
 
     A stream can take a second look at its phrases at the end of each utterance: `open(phrases=..., false_alarms_per_hour=...)`.
     `close` and `reset` then return the hypotheses of a `PhraseDecoder`. The frames of the utterance are kept until then.
     Partials have no phrases.
 
-    A stream can follow a grammar: `open(grammar=...)`. Its results are then those of `GrammarDecoder`, and its partials are
-    `hf_ngpulm.decoding.grammar_streams.PartialUnderstanding`s.
+    A stream can follow a grammar: `open(grammar=...)`. The stream then returns the results of `GrammarDecoder`, and its
+    partials are `hf_ngpulm.decoding.grammar_streams.PartialUnderstanding`s.
 
     Args:
         decoder: a `CTCDecoder` or `GraphDecoder`, whose chunks are logits `[T, C]`; or a `TransducerDecoder`, whose chunks are
-            encoder frames `[T, D]` as its model's `encode` returns them. Greedy search or a beam.
-        max_streams: maximum number of open streams. Their memory is allocated at once.
-        endpoint_frames: sets `Partial.endpoint` once this many frames have passed since the end of the last token (never before
-            the first token). None never sets it. The caller reacts to the endpoint, for example with `reset` for a new
+            encoder frames `[T, D]` as its model's `encode` returns them. The search may be greedy or have a beam.
+        max_streams: maximum number of open streams. The memory of all streams is allocated at once.
+        endpoint_frames: number of frames after the end of the last token from which `Partial.endpoint` is set. It is never set
+            before the first token, or with None. The caller reacts to the endpoint, for example with `reset` for a new
             utterance.
-        endpoint_seconds: the same in seconds; the decoder must know `frame_seconds`.
+        endpoint_seconds: the same duration in seconds; the decoder must know `frame_seconds`.
         device: device of the chunks and of the search; a `GraphDecoder` always searches on the CPU. The default is the device
             of the transducer or language model, or the CPU if there is neither.
         dtype: type of a transducer's frames; the default is the model's type.
 
     Raises:
-        TypeError: another kind of decoder.
+        TypeError: `decoder` is a decoder of another type.
         ValueError: an argument is out of range.
     """
 
@@ -171,9 +171,10 @@ class StreamingDecoder:
         """Open a stream.
 
         Args:
-            lm: one of the decoder's language models, or None. It is required if the decoder has a list of them.
-            lm_weight: the LM's weight; default: the decoder's.
-            phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's.
+            lm: a language model of the decoder, or None. It is required if the decoder has a list of models.
+            lm_weight: the LM's weight; default: the decoder's weight.
+            phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's
+                phrases.
             phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
                 the decoder's factor. In a graph it is the discount of phrases without their own discount.
             grammar, grammar_mode, sensitivity, explain: a grammar, and the settings of `GrammarDecoder`. A stream with a
@@ -247,7 +248,7 @@ class StreamingDecoder:
 
     @property
     def _like_this(self) -> Callable[[Any], StreamingDecoder]:
-        """Return a function that makes a `StreamingDecoder` for another decoder, with the settings of this one.
+        """Return a function that makes a `StreamingDecoder` for another decoder, with the settings of this object.
 
         The function holds no reference to this object, so this object is freed without the garbage collector.
         """
@@ -258,8 +259,8 @@ class StreamingDecoder:
 
     @contextmanager
     def _apart_from(self, fused_with: tuple[Any, float, float | None]) -> Iterator[int]:
-        """Yield the number of a new stream. The block must open the stream in `GrammarStreams` or `LookStreams`, which decode
-        it instead of this decoder's slot. An error in the block closes the stream. `fused_with`: as for `_numbered`.
+        """Yield the number of a new stream. The block must open the stream in `GrammarStreams` or `LookStreams`, which then
+        decode the stream instead of this object. An error in the block closes the stream. `fused_with`: as for `_numbered`.
         """
         sid = self._numbered(fused_with)
         try:
@@ -277,8 +278,8 @@ class StreamingDecoder:
         return sid
 
     def _open_with_look(self, lms: tuple[Any, float], phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> int:
-        """Open a stream with a second look at its phrases. `lms`: its language model and weight. `look`: its settings of the
-        second look.
+        """Open a stream with a second look at its phrases. `lms`: the stream's language model and LM weight. `look`: the
+        settings of the second look.
         """
         phrases, settings = self._looked_at(phrases, phrase_weight, look)
         if self._with_looks is None:
@@ -311,9 +312,9 @@ class StreamingDecoder:
         return grammars if grammars is not None and sid in grammars else None
 
     def set_grammar(self, sid: int, grammar: Grammar) -> None:
-        """Switch a stream that was opened with a grammar to another one, from its next utterance on.
+        """Switch a stream with a grammar to another grammar, from the next utterance on.
 
-        `reset` begins the next utterance. An utterance without frames follows the new grammar at once.
+        `reset` begins the next utterance. If the present utterance has no frames yet, it follows the new grammar at once.
 
         Raises:
             StreamError: the stream isn't open, or was opened without a grammar.
@@ -330,7 +331,7 @@ class StreamingDecoder:
 
     @torch.inference_mode()
     def place_grammar(self, sid: int, grammar: CompiledGrammar) -> None:
-        """Let a stream follow another grammar, and begin an utterance in it. The decoder must already be in a grammar."""
+        """Let a stream follow another grammar, and begin a new utterance. The decoder must already search in a grammar."""
         slot, (lm, lm_weight, _) = self._slot_of[sid], self._fused_with[sid]
         row = self._fusion.with_grammar(grammar).row(lm, lm_weight, self._searched_on)
         if row.tensors is not self._slots.models.tensors:
@@ -359,7 +360,7 @@ class StreamingDecoder:
         thresholds: Thresholds | None = None,
         explain: bool = False,
     ) -> Booster | LookContext | None:
-        """Compile phrases ahead of time. If the result is passed to `open` or `set_context`, they return at once.
+        """Compile phrases ahead of time. With the compiled phrases, `open` and `set_context` return at once.
 
         Thousands of phrases take seconds. Any thread may call this method, also while another thread decodes.
 
@@ -418,11 +419,11 @@ class StreamingDecoder:
         """Decode the next chunk of some streams, as one batch.
 
         Args:
-            chunks: the chunk of each stream, by its number: logits `[T, C]` or encoder frames `[T, D]`, T >= 0. Tensors must be
-                on the decoder's device; arrays and lists are moved there.
+            chunks: the chunk of each stream, by stream number: logits `[T, C]` or encoder frames `[T, D]`, T >= 0. Tensors must
+                be on the decoder's device; arrays and lists are moved there.
 
         Returns:
-            The transcript so far of each of these streams, by its number.
+            The transcript so far of each stream in `chunks`, by stream number.
 
         Raises:
             StreamError: a stream isn't open, or its chunk has a wrong shape, type or device, or contains NaN or infinity. Such
@@ -503,8 +504,9 @@ class StreamingDecoder:
         """End a stream.
 
         Returns:
-            Up to `num_return_sequences` hypotheses, the best one first: the same as the decoder's for all frames at once. For a
-            stream with a grammar, its `Understanding`. An empty list if the model's outputs contained NaN or infinity.
+            Up to `num_return_sequences` hypotheses, the best one first. The decoder returns the same hypotheses for all frames
+            at once. For a stream with a grammar, a list with its `Understanding`. If the model's outputs contained NaN or
+            infinity, an empty list.
 
         Raises:
             StreamError: the stream isn't open.
@@ -528,7 +530,7 @@ class StreamingDecoder:
 
     @torch.inference_mode()
     def reset(self, sid: int) -> list[Any]:
-        """End a stream's utterance as `close` does, and begin a new one with the same language model and phrases.
+        """End a stream's utterance as `close` does, and begin a new utterance with the same language model and phrases.
 
         Frames and times start at 0 again, also if a rescorer can't read the transcript (ValueError).
         """

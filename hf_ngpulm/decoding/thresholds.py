@@ -1,6 +1,6 @@
 """Define the thresholds of a second look at phrases (see `hf_ngpulm.decoding.second_look`).
 
-`hf_ngpulm.evaluation.tune_phrases` fits them to a recogniser.
+`hf_ngpulm.evaluation.tune_phrases` fits the thresholds to a recogniser.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Thresholds(NamedTuple):
     def fitted(self, false_alarms: Sequence[tuple[float, int, int]], hours: float) -> Thresholds:
         """Return a copy with the offset and slope fitted to false alarms.
 
-        Only the tenth of the false alarms with the highest ratios is used. Beyond it, false alarms are assumed to become
-        exponentially rarer as the threshold rises.
+        Only the tenth of the false alarms with the highest ratios is used. False alarms are assumed to become exponentially
+        rarer as the threshold rises above these ratios.
 
         Args:
-            false_alarms: for each phrase that a search found but nobody said: its ratio, the size of the list, and its number
-                of tokens.
+            false_alarms: for each phrase that a search found but nobody said: the ratio, the list's size, and the phrase's
+                number of tokens.
             hours: hours of the speech that was searched, counted once for each list.
 
         Raises:
@@ -55,9 +55,9 @@ class Thresholds(NamedTuple):
         return self._replace(offset=tail[-1] + slope * math.log(len(tail) / hours), slope=slope)
 
 
-# Fitted to a CTC model on real speech (docs/phrases.md), for transducers to an earlier search of the same model, for decoders
-# with attention to whisper-tiny.en on real speech and to the bundled Canary, where long false alarms fit no better than short
-# ones. By families of models, or types of models.
+# The keys are families or types of models. "ctc" was fitted to a CTC model on real speech (docs/phrases.md), "transducer" to an
+# earlier search of the same model, "attention" to whisper-tiny.en on real speech, and "canary" to the bundled Canary. For the
+# last two, long false alarms fit no better than short ones, so the fourth number is 0.
 THRESHOLDS = {
     "ctc": Thresholds(4.6, 1.8, 1.2, 2.6),
     "transducer": Thresholds(-1.4, 2.5, 2.2, 2.6),

@@ -32,7 +32,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     """Decode transducers (RNN-T, TDT), greedily or with a beam, with n-gram LMs and phrases (shallow fusion, biasing).
 
     In greedy search a frame stays blank if the model prefers the blank. Otherwise the scores of the model and the LM together
-    choose the token. Durations (TDT) are always the model's. The prediction network runs once per token instead of once per
+    choose the token. The model alone chooses durations (TDT). The prediction network runs once per token instead of once per
     frame (label looping, Bataev et al., SLT 2024, arXiv 2406.06220). For the two beam searches see
     `hf_ngpulm.search.transducer_beam`.
 
@@ -44,13 +44,13 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         strategy: "greedy"; "alsd", beam search synchronous in alignment length (RNN-T and TDT); or "aes", beam search
             synchronous in frames (RNN-T only). The default is "greedy" if `num_beams` is 1, or if `num_beams`, `lm` and
             `phrases` are all absent; otherwise "alsd".
-        num_beams: number of hypotheses that beam search keeps. "auto" is 3, or `num_return_sequences` if that is more: most of
-            the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), 4 if `strategy` names a beam
-            search, otherwise 1.
+        num_beams: number of hypotheses that beam search keeps. "auto" is 3, or `num_return_sequences` if that is more; 3 beams
+            give most of the gain at little cost. The default is "auto" with `lm` or `phrases`, also if a call passes the
+            phrases. Otherwise it is 4 if `strategy` names a beam search, and 1 if not.
         num_return_sequences: number of hypotheses per row, at most `num_beams`.
         rescorer, rescorer_weight, word_bonus, rescorer_best, rescorer_every: as for `hf_ngpulm.CTCDecoder`. With
-            `pause_seconds` the rescorer sees the words since the last pause during the search, whole transcripts at the end.
-        max_symbols: maximum number of tokens per frame; the default is the model's. "aes" uses `aes_steps` instead.
+            `pause_seconds` the rescorer reads the words since the last pause in the search, and whole transcripts at the end.
+        max_symbols: maximum number of tokens per frame; the default comes from the model. "aes" uses `aes_steps` instead.
         ilm_weight: weight of the model's internal LM, whose log-probabilities are subtracted from the tokens' scores: a number,
             or a tensor `[B]` with one per row. The internal LM is the joint network without encoder input (Meng et al., SLT
             2021). The default is 0.7 of `lm_weight`, or 0 without an LM or with `source_lm`.
@@ -58,20 +58,20 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             transcripts; "none" doesn't change the blank's score. Beam search only.
         pruning: "late" (default) adds LM scores before it chooses a hypothesis's best extensions; "early" lets the model alone
             choose `num_beams` tokens and then adds their LM scores (in a TDT, before durations are chosen). Beam search only.
-        merging: how alignments of the same tokens up to the same frame become one: "log_sum" (default) adds their
-            probabilities, "max" keeps the better one. Beam search only.
+        merging: how the search merges alignments that have the same tokens up to the same frame: "log_sum" (default) adds their
+            probabilities, "max" keeps the better alignment. Beam search only.
         length_normalization: True (default) ranks the final hypotheses by score / (number of tokens + 1), False by score. Beam
             search only.
         score_eos: adds the LM's score of `</s>` when the final hypotheses are ranked (default). Set it to False for utterances
             that may stop in mid-sentence. Beam search only.
         aes_steps: maximum number of tokens per frame in "aes" (default 2).
         aes_beta: "aes" extends a hypothesis by at most `num_beams + aes_beta` classes (default 1).
-        aes_gamma: "aes" extends a hypothesis only by classes that score at most this much less than its best class (natural
-            log, default 2.3).
+        aes_gamma: "aes" doesn't extend a hypothesis by a class whose score is lower than the best class's score by more than
+            this (natural log, default 2.3).
         source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; a source LM is an alternative to the internal LM, so the
             internal LM is then subtracted only if `ilm_weight` is given.
         pause_seconds: for recordings of several sentences: a pause of at least this length begins a new sentence for the
-            prediction network, LMs and phrases (see `hf_ngpulm.decoding.pauses`). None (default) decodes each row as one.
+            prediction network, LMs and phrases (see `hf_ngpulm.decoding.pauses`). None (default): rows aren't cut at pauses.
 
     Raises:
         TokenizerMismatchError: an LM belongs to another tokenizer.
@@ -133,7 +133,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             input_features: output of the model's feature extractor: a tensor, an array or lists. Arrays and lists are moved to
                 the model's device.
             attention_mask: the feature extractor's mask. Without it, padding is decoded as audio.
-            phrases: replace the decoder's phrases for this batch: one context, or a list with one (or None) per row.
+            phrases: replaces the decoder's phrases in this batch: one context, or a list with one context (or None) per row.
             kwargs: arguments of the encoder, for example `prompt_ids`.
 
         Returns:
@@ -223,7 +223,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         self, frames: Tensor, lengths: np.ndarray, models: RowModels, keeps_blanks: bool,
         pieces: Sequence[Piece] | None = None,
     ) -> list[list[TransducerPath]]:  # fmt: skip
-        """Search rows `[B, T, D]`, or `pieces` of rows, in one call. Return the best paths of each."""
+        """Search rows `[B, T, D]`, or `pieces` of rows, in one call. Return the best paths of each row or piece."""
         with lent_search(self.model, frames, models, self.settings, self.options.engine, self._kept) as search:
             slots = TransducerSlots(self, models, search, frames, keeps_blanks)
             slots.feed_whole(lengths)

@@ -8,7 +8,7 @@ The *evidence* is the ratio of the two acoustic likelihoods (natural log, per to
 n is the number of tokens in the longer one of the two transcripts. For encoder-decoders, n is the number of tokens in the
 shorter one, because these models may end a transcript while much of the audio is left. The sentence of the grammar may then
 lack most of the words. With the larger n, the evidence would still be close to 0. The evidence is close to 0 for speech in the
-grammar, of any length, and far below 0 for other speech. A logistic curve turns it into a confidence:
+grammar, of any length, and far below 0 for other speech. A logistic curve turns the evidence into a confidence:
 
     confidence = 1 / (1 + exp(-(evidence - middle) / width))
 
@@ -96,7 +96,7 @@ class Weighing:
 
     @property
     def least_evidence(self) -> float:
-        """Return the least evidence of utterances that are understood."""
+        """Return the least evidence with which an utterance is understood."""
         least = min(max(1 - (SENSITIVITY if self.sensitivity is None else self.sensitivity), 1e-9), 1 - 1e-9)
         return self.evidence.middle + self.evidence.width * math.log(least / (1 - least))
 
@@ -154,11 +154,12 @@ class Understanding:
     """Hold what an utterance means.
 
     Args:
-        understood: whether it was in the grammar.
-        text: the sentence of the grammar if it was understood, otherwise the free transcript.
-        intent, slots: None and empty if it wasn't understood.
-        confidence: confidence that it was in the grammar, from 0 to 1; only 1 or 0 in the modes "strict", "soft" and "free".
-        evidence: see `hf_ngpulm.decoding.understanding`; None in those modes, or if no sentence of the grammar was found.
+        understood: whether the utterance was in the grammar.
+        text: the sentence of the grammar if the utterance was understood, otherwise the free transcript.
+        intent, slots: the intent and slots of the sentence; None and empty if the utterance wasn't understood.
+        confidence: confidence that the utterance was in the grammar, from 0 to 1. In the modes "strict", "soft" and "free" it
+            is either 1 or 0.
+        evidence: see `hf_ngpulm.decoding.understanding`; None in these three modes, or if no sentence of the grammar was found.
         free_text: transcript of the search without the grammar; None in the mode "strict", which has no such search.
         hypothesis: the hypothesis with this `text`; it has words and times.
         explanation: with `explain`, more entries for `as_dict`: the `evidence`, the `least_evidence` for acceptance, and the
@@ -179,7 +180,7 @@ class Understanding:
 
     @cached_property
     def readings(self) -> tuple[Candidate, ...]:
-        """Return the best sentences of the grammar that were found, whether or not one was understood."""
+        """Return the best sentences of the grammar that the search found, even if the utterance wasn't understood."""
         return () if self._grammar is None else _candidates(self._grammar, self._inside)
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
@@ -192,7 +193,7 @@ class Understanding:
 
 
 class GrammarDecoder(Generic[AnyDecoder]):
-    """Decode with a grammar, beside the language models and phrases of another decoder.
+    """Decode with a grammar, in addition to the language models and phrases of another decoder.
 
         understand = GrammarDecoder(CTCDecoder(processor), grammar)
         for each in understand(logits, lengths):
@@ -201,19 +202,19 @@ class GrammarDecoder(Generic[AnyDecoder]):
     Args:
         decoder: a `CTCDecoder`, `GraphDecoder` or `TransducerDecoder` with a tokenizer.
         grammar: the grammar of all rows.
-        mode: "reject" searches in the grammar and without it, and compares (default). "strict" searches in the grammar alone,
-            so that any speech becomes one of its sentences. "soft" searches once, and leaving the grammar costs `price`. "free"
-            searches without the grammar, and understands transcripts that happen to be in it.
+        mode: "reject" searches in the grammar and without it, and compares the results (default). "strict" searches in the
+            grammar alone, so that any speech becomes a sentence of the grammar. "soft" searches once, and leaving the grammar
+            costs `price`. "free" searches without the grammar, and understands a transcript if the grammar has it.
         sensitivity: from 0 to 1, for the mode "reject": an utterance is understood if its confidence is at least 1 -
             sensitivity.
         price: cost of leaving the grammar in the mode "soft" (natural log, default 8).
-        num_beams: number of hypotheses of the search in the grammar; default: the decoder's, at least 256 for CTC
+        num_beams: number of hypotheses of the search in the grammar; default: the decoder's number, but at least 256 for CTC
             models and 16 for transducers.
         num_readings: maximum number of readings per row (default 5).
         evidence: the confidence curve; default: the grammar's curve for the decoder's family, or else the family's default
             curve.
-        strict: raise an error for words of the grammar that the recogniser can't write, instead of a warning.
-        explain: results have an `explanation`: why something was understood or not.
+        strict: whether words of the grammar that the recogniser can't write raise an error instead of a warning.
+        explain: whether results have an `explanation`: why something was understood or not.
 
     Raises:
         GrammarError: the recogniser can write no sentence of the grammar.
@@ -249,7 +250,7 @@ class GrammarDecoder(Generic[AnyDecoder]):
         self.inside = decoder.in_grammar(self.compiled, num_beams, self.num_readings)
 
     def __call__(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[Understanding]:
-        """Decode a batch. The arguments are those of the decoder's `decode`: logits, or an encoder's frames."""
+        """Decode a batch. The arguments are as for the decoder's `decode`: logits, or an encoder's frames."""
         given = (frames, lengths, phrases)
         free = self.free.decode(*given) if self.weighing.needs_free else None
         inside = self.inside.decode(*given) if self.weighing.needs_inside else free
@@ -280,7 +281,7 @@ def understood(
     grammar: CompiledGrammar, weighing: Weighing, inside: Sequence[Hypothesis], free: Sequence[Hypothesis] | None
 ) -> Understanding:
     """Return the meaning of an utterance. `inside`: hypotheses of the search in the grammar, best first; some
-    may still be outside the grammar. `free`: hypotheses of the search without the grammar; None if there was none.
+    may still be outside the grammar. `free`: hypotheses of the search without the grammar; None if there was no such search.
     """
     # Where leaving the grammar is allowed, the best hypothesis is what was said.
     may_leave = weighing.mode in ("soft", "free")

@@ -16,20 +16,20 @@ from .spelling import spelled
 from .tokens import compile_words
 from .words import determinised, minimised
 
-# Penalty for leaving the grammar (natural log) where nothing outside it may be said. It exceeds the cost of any path in the
-# grammar. It is finite, so that a search still returns its best hypothesis if no path in the grammar is left.
+# Penalty for leaving the grammar (natural log) where no words outside the grammar may be said. The penalty exceeds the cost of
+# any path in the grammar. It is finite, so that a search still returns its best hypothesis if no path in the grammar remains.
 FORBIDDEN = 1e4
 WALKS, STEPS = 128, 64
 
 
 class CompiledGrammar(Booster):
-    """A grammar's automaton over tokens, and its network, which finds the meaning of transcripts.
+    """Hold a grammar's automaton over tokens, and the network that finds the meaning of transcripts.
 
     Args:
         network: the grammar's network.
         speller: spells words in the recogniser's tokens.
         price: subtracted once from the score of a transcript that leaves the grammar (natural log).
-        strict: raise an error for words that the recogniser can't write, instead of a warning.
+        strict: whether words that the recogniser can't write raise an error instead of a warning.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Attributes:
@@ -65,15 +65,15 @@ class CompiledGrammar(Booster):
         return self.network.reading(list(token_ids), self.symbols)
 
     def progress(self, token_ids: list[int]) -> Progress | None:
-        """Return the progress of an unfinished transcript; None if no sentence begins with it."""
+        """Return the progress of an unfinished transcript; None if no sentence begins with this transcript."""
         return self._beginnings.progress(list(token_ids))
 
     @cached_property
     def branching(self) -> float:
         """Return the mean natural log of the number of possible continuations per token.
 
-        The mean is taken over random walks through the grammar. At each token a walk chooses one of the possible
-        continuations, including the end, with equal probability. Punctuation marks and blanks don't count.
+        The mean is taken over random walks through the grammar. At each token, a walk chooses a possible continuation (or the
+        end) with equal probability. Punctuation marks and blanks don't count.
         """
         generator = torch.Generator().manual_seed(0)
         start = self.starts[:1].cpu().repeat(WALKS)

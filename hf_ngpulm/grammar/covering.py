@@ -1,14 +1,14 @@
-"""Find which states of an automaton of words cover others. A state covers another if all continuations of the other state are
-also continuations of the first one.
+"""Find which states of an automaton of words cover other states. State A covers state B if all continuations of B are also
+continuations of A.
 
-If two states are possible after the same words, and one covers the other, a search can drop the covered one. Without weights,
-covering is inclusion of the states' languages. The largest simulation gives it (Milner, "An algebraic definition of simulation
-between programs", 1971): pairs that obviously don't cover are dropped, then pairs from which a symbol leads to a dropped pair,
-until all other pairs stay.
+If A and B are possible after the same words, and A covers B, a search can drop B. Without weights, A covers B if A's language
+includes B's language. The largest simulation has these pairs (Milner, "An algebraic definition of simulation between programs",
+1971). First, all pairs that obviously don't cover are dropped. Then, a pair is dropped if a symbol leads from it to a dropped
+pair, until no pair is dropped any more.
 
-A search meets few of all pairs. So a pair is decided only when it is needed, from the pairs to which symbols lead.
+A search needs only a few of all pairs. So a pair is decided when a search needs it, from the pairs to which symbols lead.
 
-A free word is any word where a wildcard stands.
+A free word is any word that a wildcard matches.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Pair = tuple[int, int]  # a state, and the state that it may cover
 
 
 class Covering:
-    """Tells whether one state covers another: all continuations of the other state are also its own.
+    """Tell whether a state covers another state.
 
     Args:
         words: an automaton without weights.
-        free_of: int64 `[S]`, for each state the state after any number of free words; -1 if there are none or several such
-            states. States with -1 cover nothing, and nothing covers them.
-        is_free: returns whether all spellings of a symbol can be read as free words.
+        free_of: int64 `[S]`, for each state the state after any number of free words; -1 if there is no such state, or several.
+            A state with -1 covers no state, and no state covers it.
+        is_free: function that returns whether all spellings of a symbol can be read as free words.
     """
 
     def __init__(self, words: WordAutomaton, free_of: np.ndarray, is_free: Callable[[Any], bool]) -> None:
@@ -41,8 +41,8 @@ class Covering:
         self.known: dict[Pair, bool] = {}
 
     def is_covered(self, state: int, others: Iterable[int]) -> bool:
-        """Return whether one of `others` covers `state`. Of several states with the same continuations, only the one with the
-        lowest number counts as covering the others.
+        """Return whether one of `others` covers `state`. If several states have the same continuations, only the state with the
+        lowest number counts as covering the other states.
         """
         return state in self.under and any(
             other != state
@@ -58,8 +58,8 @@ class Covering:
         return self.known[state, other]
 
     def _decide(self, asked: Pair) -> None:
-        """Decide whether the pair `asked` stays. It is dropped if it leads, also by several steps, to a pair that can't stay.
-        Otherwise it stays, and so do all undecided pairs that were seen.
+        """Decide whether the pair `asked` stays. If it leads to a pair that can't stay, also by several steps, it is dropped.
+        Otherwise it stays, and all undecided pairs that were seen stay, too.
         """
         before: dict[Pair, list[Pair]] = {asked: []}  # the pairs that need a pair
         waiting = [asked]
@@ -105,7 +105,7 @@ class Covering:
 
 
 def _after_free_words(words: WordAutomaton, free_of: np.ndarray) -> set[int]:
-    """Return the states after free words, and all states that can be reached from them."""
+    """Return the states after free words, and all states that can be reached from these states."""
     reachable = set(free_of[free_of >= 0].tolist())
     waiting = list(reachable)
     while waiting:

@@ -1,7 +1,7 @@
 """Define the expressions that make up a grammar.
 
-An expression stands for a set of sentences, and for the slots that each sentence fills. Readers of file formats build
-expressions. Users can build them in Python:
+An expression describes a set of sentences, and the slots that each sentence fills. The readers of grammar files build
+expressions. Users can build expressions in Python:
 
     Sequence(Words("turn"), Choice(Slot("state", Words("on"), "on"), Slot("state", Words("off"), "off")), List("room"))
 
@@ -63,7 +63,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Repeat:
-    """An expression `least` to `most` times; `most=None` sets no limit."""
+    """An expression that is repeated from `least` to `most` times; `most=None` sets no limit."""
 
     part: Expression
     least: int = 0
@@ -76,7 +76,7 @@ class Repeat:
 
 
 def Optional(*parts: Any) -> Repeat:
-    """Return an expression that may be left out."""
+    """Return an optional expression, a sequence of the parts."""
     return Repeat(Sequence(*parts), 0, 1)
 
 
@@ -87,7 +87,8 @@ class Slot:
     Args:
         name: the slot's name.
         part: the expression. Slots don't contain slots.
-        value: the slot's value. None takes the value of the list entry or number in `part`; without either, the words.
+        value: the slot's value. None selects the value of the list entry or number in `part`. If `part` has neither, the value
+            is the slot's words.
     """
 
     name: str
@@ -100,7 +101,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class List:
-    """The entries of the list with this name. The grammar holds the lists; each call can replace them."""
+    """The entries of the list with this name. The grammar has the lists; each call can replace a list's entries."""
 
     name: str
 
@@ -134,8 +135,8 @@ Expression = Words | Sequence | Choice | Repeat | Slot | List | Number | Wildcar
 
 
 def expression_of(value: Any) -> Expression:
-    """Return an expression: the value itself, `Words` of a text, or a `Choice` of a list's values. Raises TypeError if it is
-    none of these.
+    """Return a value as an expression. An expression stays as it is, a text becomes `Words`, and a list becomes a `Choice`.
+    Raises TypeError for any other value.
     """
     if isinstance(value, Words | Sequence | Choice | Repeat | Slot | List | Number | Wildcard):
         return value

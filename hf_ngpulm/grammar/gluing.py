@@ -2,7 +2,7 @@
 
 Adjacent parts without a space make one word. Expressions consist of whole words, so "light[s]" becomes a choice of "light" and
 "lights". A list next to letters becomes a derived list, whose entries contain these letters. A word at the end of a part is
-unfinished until the next part shows whether more letters follow; its parts so far are an `Open`.
+unfinished until the next part shows whether more letters follow. The parts of an unfinished word are an `Open`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_WORDS = Words("")
 
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """A part of a template that stands for an expression, such as a list. Letters may touch it."""
+    """A part of a template that becomes an expression, such as a list. Letters may come directly before or after the part."""
 
     whole: Expression  # the expression if no letters touch the part
     # returns the expression with letters before and after it; None if letters next to the part are separate words
@@ -70,8 +70,8 @@ class Gluer:
         return _sum(_then(before, _word(opened)) for opened, before in self._ways(part, ()).items())
 
     def _ways(self, part: Part, opened: Open) -> Ways:
-        """Return the ways to read a part: a dictionary from each unfinished word at its end to an expression of the words
-        before that word. `opened`: the unfinished word before the part.
+        """Return the ways to read a part. Each way is an item of a dictionary: the key is the unfinished word at the part's
+        end, and the value is an expression of the words before that word. `opened`: the unfinished word before the part.
         """
         if isinstance(part, str):
             return _read(part, opened)
@@ -99,7 +99,7 @@ class Gluer:
         return _merged(way for option in options for way in self._ways(option, opened).items())
 
     def _first_of(self, order: AnyOrder) -> Iterable[Part]:
-        """Yield a sequence for each first part: that part, then the others in any order."""
+        """For each part, yield a sequence that begins with this part and goes on with the other parts in any order."""
         for first in order.parts:
             rest = tuple(each for each in order.parts if each is not first)
             if rest not in self.orders:
@@ -130,8 +130,8 @@ def _filled(part: Fill, opened: Open) -> Ways:
 
 
 def _parted(opened: Open, text: str | None) -> bool:
-    """Return whether a new word begins without a space between `opened`, the unfinished word, and the next part. This happens
-    in scripts without spaces. `text`: the next part; None if it isn't a text.
+    """Return whether a new word begins between the unfinished word `opened` and the next part, although there is no space. This
+    happens in scripts without spaces. `text`: the next part; None if it isn't a text.
     """
     last = opened[-1][-1] if opened and isinstance(opened[-1], str) else ""
     first = text[0] if text else ""
@@ -145,7 +145,7 @@ def _joined(opened: Open, text: str) -> Open:
 
 
 def _word(opened: Open) -> Expression:
-    """Return the expression of a word that is complete now. `opened`: its parts."""
+    """Return the expression of a word that is complete now. `opened`: the word's parts."""
     fills = [each for each in opened if isinstance(each, Fill)]
     if not fills:
         return Words(cleaned("".join(each for each in opened if isinstance(each, str))))

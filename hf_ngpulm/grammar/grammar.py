@@ -49,7 +49,8 @@ class Grammar:
         lists: the entries of each list that the expressions name: texts, pairs of a text and the slot's value, or a mapping
             from texts to values.
         evidence: for families of recognisers ("ctc", "transducer", "attention"), the curve from evidence to confidence: a pair
-            of a middle and a width. `hf_ngpulm.evaluation.tune_grammar` finds it. Other families have the default curve.
+            of a middle and a width. `hf_ngpulm.evaluation.tune_grammar` finds these numbers. Other families have the default
+            curve.
 
     Raises:
         GrammarError: `lists` lacks a list, a list is empty or contains itself, or the grammar is too large or nested too
@@ -85,12 +86,12 @@ class Grammar:
 
     @classmethod
     def from_jsgf(cls, source: Any, **options: Any) -> Grammar:
-        """Return the grammar of a JSGF file or text. The arguments are those of `hf_ngpulm.grammar.jsgf.read_jsgf`."""
+        """Return the grammar of a JSGF file or text. The arguments are as for `hf_ngpulm.grammar.jsgf.read_jsgf`."""
         return cls.of_rules(read_jsgf(source, **options))
 
     @classmethod
     def from_rhino(cls, source: Any, **options: Any) -> Grammar:
-        """Return the grammar of a Rhino context (YAML). The arguments are those of `hf_ngpulm.grammar.rhino.read_rhino`."""
+        """Return the grammar of a Rhino context (YAML). The arguments are as for `hf_ngpulm.grammar.rhino.read_rhino`."""
         return cls.of_rules(read_rhino(source, **options))
 
     @classmethod
@@ -114,7 +115,7 @@ class Grammar:
 
     @classmethod
     def load(cls, source: str | os.PathLike[str]) -> Grammar:
-        """Read a grammar from a file, or a folder of sentence templates; the suffix and the content tell its format.
+        """Read a grammar from a file, or from a folder of sentence templates. The suffix and the content determine the format.
 
         Raises:
             GrammarError: the format is unknown, or the file is invalid. The message names the line and column if they are
@@ -167,7 +168,7 @@ class Grammar:
             price: the penalty of each filler (natural log).
 
         Raises:
-            GrammarError: a filler has no words, or the language has no list.
+            GrammarError: a filler has no words, or the language has no fillers.
         """
         given = fillers if isinstance(fillers, str) else list(fillers)
         intents = {name: between_fillers(expression, given, price) for name, expression in self.intents.items()}
@@ -180,7 +181,7 @@ class Grammar:
         return changed
 
     def with_lists(self, lists: Mapping[str, Any]) -> Grammar:
-        """Return a copy with other entries in some of its lists. Only the new entries are spelled again.
+        """Return a copy with other entries in some lists. Only the new entries are spelled again.
 
         Raises:
             GrammarError: the grammar has no list of this name, or the list is empty.
@@ -204,9 +205,10 @@ class Grammar:
 
         Args:
             tokenizer_or_processor: the recogniser's tokenizer or processor.
-            vocab_size: number of token ids of the language model that is used beside the grammar.
-            price: the penalty (natural log) for leaving the grammar, subtracted once. With the default, leaving never pays off.
-            strict: raise an error for words that the recogniser can't write, instead of a warning.
+            vocab_size: number of token ids of the language model that is used with the grammar.
+            price: the penalty (natural log) for leaving the grammar, subtracted once. With the default, a transcript only
+                leaves the grammar if no path in the grammar remains.
+            strict: whether words that the recogniser can't write raise an error instead of a warning.
 
         Raises:
             GrammarError: the recogniser can write no sentence.
@@ -223,8 +225,8 @@ class Grammar:
     def reading(self, text: str) -> Reading | None:
         """Return the meaning of a text; None if the text isn't in the grammar.
 
-        Case and punctuation marks after words are ignored. `first` and `last` of slots are word indices; punctuation marks
-        that stand alone don't count.
+        Case and punctuation marks after words are ignored. `first` and `last` of slots are word indices; a punctuation mark
+        between spaces doesn't count as a word.
         """
 
         def units(said: str) -> tuple[Any, ...]:

@@ -58,7 +58,7 @@ def read_jsgf(source: str | Path, imports: str | Path | None = None) -> Rules:
     Args:
         source: a path, or the grammar's text, which begins with "#JSGF".
         imports: the folder with imported grammars; None refuses imports. `import <com.shop.names.*>` reads "names.jsgf",
-            "com.shop.names.jsgf" or "com/shop/names.jsgf", or such a name with another of `SUFFIXES`.
+            "com.shop.names.jsgf" or "com/shop/names.jsgf", or a file with such a name and another suffix of `SUFFIXES`.
 
     Raises:
         GrammarError: the grammar is invalid, or recursive; the message names the file, line and column.
@@ -171,7 +171,7 @@ class _Grammar:
         return self.parts[name]
 
     def referred(self, token: _Token) -> _Part:
-        """Return the expression of the rule with this reference's name."""
+        """Return the expression of the rule that the reference names."""
         if token.text in ("NULL", "VOID"):
             return _Part(Words("") if token.text == "NULL" else NOTHING, False)
         grammar, _, name = token.text.rpartition(".")

@@ -1,6 +1,6 @@
-"""Sort the spellings of all arcs of an automaton of words, to build the trie of `hf_ngpulm.grammar.tokens`.
+"""Sort the spellings of all arcs of an automaton of words. `hf_ngpulm.grammar.places` builds a trie from the result.
 
-A free word is any word where a wildcard stands.
+A free word is any word that a wildcard matches.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ Arc: TypeAlias = "tuple[int, Any, float, int]"  # source, key of a table, weight
 
 
 class Keys:
-    """The sorted spellings of all arcs. The first token of each spelling is its group.
+    """Sort the spellings of all arcs. The first token of each sorted spelling is the number of the spelling's group.
 
-    A group has the spellings after a state that begin with one token. States share a group if the group's spellings, weights
-    and targets are the same in each state, and if the same state follows their free words. A long list has groups of its own,
-    so a word that begins like some of its entries doesn't repeat these entries in its own group.
+    A group has all spellings that follow a state and begin with the same token. Two states share a group if the group's
+    spellings, weights and targets are the same in both states, and if the same state follows the free words of both states. A
+    long list has its own groups. Otherwise, a word that begins like some entries of the list would repeat these entries in the
+    word's group.
 
     Args:
-        start: number of the copy of the start state; it follows the automaton's states.
+        start: number of the copy of the start state: the number after the automaton's last state.
         free_of: int64 `[start + 1]`, for each state the state after any number of free words, or -1.
 
     Attributes:
         offsets, tokens: the distinct spellings, as arguments of `build_trie`.
         weights: float64, the largest weight of each spelling.
-        bounds, firsts, groups: state s has the groups `groups[bounds[s] : bounds[s + 1]]`, and `firsts` has the first token of
-            each; the tokens ascend, and may repeat.
-        users: for each group, one of the states that use it.
+        bounds, firsts, groups: state s has the groups `groups[bounds[s] : bounds[s + 1]]`. The same slice of `firsts` has the
+            first token of each group, in ascending order; tokens may repeat.
+        users: for each group, a state that uses the group.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Keys:
         self, table: _Table, arcs: list[Arc], start: int, free_of: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Group the arcs' spellings, and set the attributes of the groups. Return the tokens, lengths, weights and targets of
-        the spellings, one group after the other. Each spelling begins with its group's number, as if that were a token.
+        the spellings, one group after the other. The number of the group is put before the first token of each spelling.
         """
         names: dict[Any, int] = {}
         free = free_of.tolist()
@@ -104,7 +105,7 @@ class Keys:
         return tokens, lengths, np.repeat(weights, counts).astype(float), np.repeat(targets, counts).astype(np.int64)
 
     def single(self, forms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the target states and weights of spellings, by their numbers. Each of them leads to a single state."""
+        """Return the target state and the weight of each spelling that leads to a single state. `forms`: the spellings."""
         return self._targets[self._firsts[forms]], self._weights[self._firsts[forms]]
 
     def ends_of(self, form: int) -> list[tuple[int, float]]:
@@ -158,7 +159,7 @@ class _Table:
 
     def after(self, owners: np.ndarray, bundles: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the number of spellings in each bundle, and the tokens and lengths of these spellings. `owners` has a number
-        for each bundle, which is put before the first token of its spellings.
+        for each bundle. This number is put before the first token of the bundle's spellings.
         """
         counts = self._bounds[bundles + 1] - self._bounds[bundles]
         which = _ranges(self._bounds[bundles], counts)

@@ -14,7 +14,7 @@ from .rules import place
 
 
 class Marked(str):
-    """A text of a YAML file. `where` is its file, line and column in the form of error messages."""
+    """A text of a YAML file. `where` is the text's file, line and column, as error messages write them."""
 
     where: str
 
@@ -32,8 +32,8 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _Loader.marked)
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """Return the values of a YAML text, with texts as `Marked`. Aliases are refused, as a few lines of aliases can expand to
-    gigabytes. Raises GrammarError if the YAML is invalid.
+    """Return the values of a YAML text, with texts as `Marked`. Aliases are refused, because a few lines of aliases can expand
+    to gigabytes. Raises GrammarError if the YAML is invalid.
     """
     loader = _Loader(text)
     loader.name = where

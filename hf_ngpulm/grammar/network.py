@@ -1,8 +1,8 @@
 """Turn expressions into a network: a nondeterministic automaton whose arcs read a word, an entry of a list, or nothing.
 
-Arcs that read nothing may carry an action: they open or close a slot, or name the intent. The search follows an automaton made
-from the network without actions (`hf_ngpulm.grammar.words`, `hf_ngpulm.grammar.tokens`). Afterwards `Network.reading` finds the
-transcript's best path through the network. The path's actions give the intent and the slots.
+Arcs that read nothing may carry an action: they open or close a slot, or name the intent. The search follows an automaton. This
+automaton is made from the network without actions (`hf_ngpulm.grammar.words`, `hf_ngpulm.grammar.tokens`). After the search,
+`Network.reading` finds the transcript's best path through the network. The path's actions give the intent and the slots.
 
 The network is made from the end of the sentences to their beginning, so that states of an intent with the same arcs are one
 state. A rule that is used a thousand times before the same words is in the network once.
@@ -26,7 +26,7 @@ FREE_WORD = -1e-6  # weight of a free word, so that a reading prefers the gramma
 
 
 class Free:
-    """The symbol of a free word, which is any word where a `Wildcard` stands."""
+    """The symbol of a free word, which is any word that a `Wildcard` matches."""
 
 
 FREE = Free()
@@ -35,7 +35,7 @@ Entries = list[tuple[str, Value]]
 
 
 class Action(NamedTuple):
-    """An action between words: set the "intent", "open" or "close" a slot, or set the slot's "value" to that of an entry."""
+    """An action between words: set the "intent", "open" or "close" a slot, or set the slot's "value" to an entry's value."""
 
     kind: str
     name: str | None
@@ -74,9 +74,10 @@ class Symbols:
     """The spellings of a network's symbols. A spelling is a sequence of units, which are tokens or whole words.
 
     Args:
-        spellings: the spellings of each symbol except `FREE`, and the values of the entries with that spelling.
-        free_end: returns the end of a free word from its start; returns the start if no free word begins there.
-        skipped: returns, for a place between words, the place of the next unit that isn't skipped.
+        spellings: for each symbol except `FREE`, a dictionary from the symbol's spellings to the values of the entries with
+            these spellings.
+        free_end: function that returns the end of the free word that begins at a place; if none begins there, the place itself.
+        skipped: function from a place between words to the place of the next unit that isn't skipped.
         initial: more spellings of each symbol, which are valid only at the beginning of a transcript.
         separators: units that separate words; None if words need no separator.
     """
@@ -95,7 +96,7 @@ class Symbols:
         self._initial_lengths = {symbol: sorted({len(each) for each in values}) for symbol, values in self.initial.items()}
 
     def matches(self, symbol: Any, units: list[int], place: int) -> Iterator[tuple[int, Value]]:
-        """Yield a pair for each spelling of a symbol that begins at `units[place]`: the index after it, and its value.
+        """For each spelling of a symbol that begins at `units[place]`, yield the index after the spelling, and its value.
 
         `units`: the units of the transcript.
         """
@@ -159,8 +160,8 @@ class Network:
         return len(self.arcs) - 1
 
     def _state(self, arcs: list[Arc], value: Value = None) -> int:
-        """Return the state with these arcs among the present intent's states; add it if there is none. `value`: the value of
-        the arcs' action, which tells 1 from True.
+        """Return the state of the present intent that has these arcs. If there is no such state, add it. `value`: the value of
+        the arcs' action, in which 1 and True count as different.
         """
         key = (*arcs, repr(value))  # 1 and True are equal, and have different representations
         if key not in self._states:

@@ -1,9 +1,10 @@
 """Follow the spellings of an automaton of words token by token.
 
-The spellings of all arcs form one trie. Its first level has groups (`hf_ngpulm.grammar.keys`). A state has a group for each
-first token of its arcs' spellings; the spellings are below the group. States share groups. A *place* is a node of the trie, a
-state between words, or the inside of a free word, which any further token may continue. Several places may be possible after
-the same tokens. Places carry weights: those of the best paths to them. A free word is any word where a wildcard stands.
+The spellings of all arcs form one trie. The first level of the trie has groups (`hf_ngpulm.grammar.keys`). A state has a group
+for each first token of its arcs' spellings, and the spellings are below the group. States share groups. A *place* is a node of
+the trie, a state between words, or the inside of a free word, which any further token may continue. Several places may be
+possible after the same tokens. The weight of a place is the weight of the best path to it. A free word is any word that a
+wildcard matches.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ class Spelled:
         return self.delimiter is not None or all(self.begins[each[0]] for each in self.members[symbol][0])
 
     def _follow_free_words(self) -> None:
-        """Find the places beside each arc of the trie. The tokens up to an arc's end may also be read as free words; the places
-        beside the arc are those that this second reading leads to.
+        """Find the places beside each arc of the trie. The tokens up to an arc's end may also be read as free words. The places
+        beside the arc are the places to which this second reading leads.
 
-        `besides` lists the different sets of such places. `beside` gives each arc the index of its set, or -1 for no places.
-        `only` gives each set the state of its place if it has a single one, otherwise -1.
+        `besides` lists the different sets of such places. `beside` gives each arc the index of its set, or -1 for no places. If
+        a set has a single place, `only` has the state of this place, otherwise -1.
         """
         trie, delimiter = self.trie, self.delimiter
         self.parents = np.repeat(np.arange(trie.num_nodes), np.diff(trie.child_offsets))
@@ -123,8 +124,8 @@ class Spelled:
         """Compute values of the trie's nodes and arcs.
 
         `pushed` has the largest weight of the spellings through a node. `node_finals` has the weight of ending a sentence at a
-        node. `is_mixed` tells whether a spelling ends at a node in several places. `clashes` has the places before an arc whose
-        token may also follow a shorter spelling.
+        node. `is_mixed` tells whether a spelling ends at a node in several places. If an arc's token may also follow a shorter
+        spelling, `clashes` has the places before the arc.
         """
         trie = self.trie
         sizes = np.diff(trie.path_offsets)
@@ -168,7 +169,7 @@ class Spelled:
         return state == other or (self.covering is not None and self.covering.is_covered(other, (state,)))
 
     def reduced(self, places: list[Place]) -> dict[tuple[int, int], float]:
-        """Return the places' largest weights, without places that another place covers (`grammar.covering`)."""
+        """Return the largest weight of each place. Places that another place covers are removed (`grammar.covering`)."""
         best: dict[tuple[int, int], float] = {}
         for kind, which, weight in places:
             best[kind, which] = max(weight, best.get((kind, which), -np.inf))
@@ -198,12 +199,12 @@ class Spelled:
         return {token for token in firsts if self.begins[token]}
 
     def is_lasting(self, places: list[Place]) -> bool:
-        """Return whether the set of places inside free words stays the same, however many more free words follow."""
+        """Return whether the set of places inside free words stays the same if more free words follow."""
         return self.delimiter is not None or all(self.defaults[which] == (0.0, which) for _, which, _ in places)
 
     def entered(self, node: int, form: int, weight: float) -> list[Place]:
-        """Return the places after a token that leads to a node of the trie. If it leads to none, `node` is -1, and the token
-        ends the spelling with the number `form`. `weight`: the weight before the token.
+        """Return the places after a token that leads to a node of the trie. If the token leads to no node, `node` is -1, and
+        the token ends the spelling with the number `form`. `weight`: the weight before the token.
         """
         places: list[Place] = []
         if node >= 0:
@@ -223,7 +224,7 @@ class Spelled:
         return self.entered(self.child_nodes[child], self.child_forms[child], weight)
 
     def begun(self, state: int, token: int, weight: float) -> list[Place]:
-        """Return the places if `token` begins a spelling after a state. `weight`: the state's weight."""
+        """Return the places after `token` as the first token of a spelling after a state. `weight`: the state's weight."""
         places: list[Place] = []
         last = self.first_bounds[state + 1]
         first = bisect_left(self.first_tokens, token, self.first_bounds[state], last)

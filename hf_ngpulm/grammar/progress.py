@@ -32,7 +32,7 @@ class Beginnings:
         self._sorted: dict[Any, list[list[tuple[int, ...]]]] = {}
 
     def progress(self, units: list[int]) -> Progress | None:
-        """Return the progress of a transcript whose last word may be unfinished; None if no sentence begins with it."""
+        """Return the progress of a transcript whose last word may be unfinished; None if no sentence begins like this."""
         reached, before = self.network.reached(units, self.symbols)
         at_end = [state for place, state in reached if place == len(units)]
         within = [here for here in reached if here[0] < len(units) and self._is_within(*here, units)]

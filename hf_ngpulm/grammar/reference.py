@@ -1,6 +1,7 @@
-"""Define the meaning of a grammar: list all readings of a text, by walking through the expressions word by word. Slow.
+"""Define the meaning of a grammar: list all readings of a text. This reference is slow, because it walks through the
+expressions word by word.
 
-A place is the index of a word. A way leads through an expression from one place to a later one, see `Way`.
+A place is the index of a word. A way leads through an expression from one place to a later place, see `Way`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ Ways: TypeAlias = dict[Way, float]
 def readings(rules: Rules, text: str) -> list[Meaning]:
     """Return all readings of a text, the best one first.
 
-    Readings are ranked by weight. Among readings of equal weight, the one with fewer words in wildcards is better; then, the
-    one whose expressions come first. Case is ignored, but a slot whose value is its words keeps their case.
+    Readings are ranked by weight. Among readings of equal weight, a reading with fewer words in wildcards is better; then, a
+    reading whose expressions come first. Case is ignored. But if a slot has its words as value, the words keep their case.
 
     Args:
         text: words, separated by spaces, without punctuation marks.
@@ -97,8 +98,8 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
         )
 
     def repeated(expression: Repeat, place: int) -> Ways:
-        """Return the ways through a repeated part. The first repetition, and all up to `least`, may be empty. Later repetitions
-        contain words.
+        """Return the ways through a repeated part. The first repetition, and all repetitions up to `least`, may be empty. Later
+        repetitions contain words.
         """
         part, least, most = expression.part, expression.least, expression.most
         here: Ways = {(place, 0, None, ()): 0.0}

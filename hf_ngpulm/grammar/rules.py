@@ -47,7 +47,7 @@ class Rules(NamedTuple):
     """The sentences of a grammar.
 
     Args:
-        intents: the expression of each intent. A grammar without intents has the one key None.
+        intents: the expression of each intent. A grammar without intents has the single key None.
         lists: the entries of each list, as pairs (spoken text, value).
         evidence: for families of recognisers, the curve of confidence that `hf_ngpulm.evaluation.tune_grammar` found.
     """
@@ -64,8 +64,8 @@ def checked(rules: Rules, where: str) -> Rules:
         where: the file's name in error messages.
 
     Raises:
-        GrammarError: a list is unknown or empty; expressions are nested too deeply; there are too many expressions, counting
-            each repetition; or a slot contains a slot.
+        GrammarError: a list is unknown or empty; expressions are nested too deeply; there are too many expressions (each
+            repetition counts); or a slot contains a slot.
     """
     sizes: dict[int, _Size] = {}
     sizes_of_lists: dict[str, _Size | None] = {}  # None marks a list that is being measured, so it contains itself
@@ -133,7 +133,7 @@ def checked(rules: Rules, where: str) -> Rules:
 
 
 class _Size(NamedTuple):
-    """The number of parts of an expression (counting each repetition), their depth, and the name of a slot in it, if any."""
+    """Hold an expression's number of parts (each repetition counts), its depth, and the name of a slot in it (or None)."""
 
     parts: int
     depth: int

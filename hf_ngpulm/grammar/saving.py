@@ -42,7 +42,7 @@ def written(expression: Expression) -> Any:
 
 
 def read(value: Any, where: str) -> Expression:
-    """Return the expression of JSON values. Raises GrammarError if `written` couldn't have returned them."""
+    """Return the expression of JSON values. Raises GrammarError if `written` couldn't have returned these values."""
     if isinstance(value, str):
         return Words(value)
     try:

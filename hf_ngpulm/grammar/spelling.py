@@ -77,7 +77,7 @@ def spelled(network: Network, speller: Speller, strict: bool) -> SpelledSymbols:
     """Spell all symbols of a network.
 
     Args:
-        strict: raise an error for texts that the recogniser can't write, instead of a warning.
+        strict: whether texts that the recogniser can't write raise an error instead of a warning.
 
     Raises:
         GrammarError: with `strict`, the recogniser can't write a text.
@@ -143,7 +143,7 @@ def _disjoint(
 ) -> tuple[dict[Any, tuple], dict[Any, tuple[Sequences, Sequences]]]:
     """Divide the spellings of all symbols into classes, so that equal spellings lead to one state.
 
-    Spellings that belong to the same set of names form a class. For example, a spelling of both a word and an entry is in
+    Spellings that belong to the same set of names form a class. For example, if a word and an entry share a spelling, it is in
     another class than the word's other spellings.
 
     Args:
@@ -178,8 +178,8 @@ def _disjoint(
 
 
 def _token_sequences(texts: Iterable[str], speller: Speller) -> tuple[_Sequences, _Sequences, dict[str, str]]:
-    """Return three mappings from texts: to the token sequences anywhere in a transcript; to further token sequences at its
-    beginning; and, for texts that can't be written, to the unknown characters.
+    """Return three mappings from texts. The values are token sequences anywhere in a transcript; further token sequences at the
+    beginning of a transcript; and, for texts that can't be written, the unknown characters.
     """
     inside: _Sequences = {}  # tuples, which the garbage collector stops tracking, unlike lists
     beginning: _Sequences = {}

@@ -27,7 +27,7 @@ class ListReader:
         given: the user's entries by list; they replace the file's entries.
         language: language of number words.
         where: the file's name in error messages.
-        made: the result: the reader adds the entries of each list that it reads.
+        made: a dictionary to which the reader adds the entries of each list that it reads.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ListReader:
         return reader
 
     def fill(self, reference: Any, at: str) -> Fill:
-        """Return the part that stands for a reference to a list in a template. `at`: the template's place for messages."""
+        """Return the part for a reference to a list in a template. `at`: the template's place for error messages."""
         name, slot = reference.list_name, None if reference.is_capture else reference.slot_name
         if (name, slot) not in self.fills:
             if name not in self.contents:
@@ -95,7 +95,7 @@ class ListReader:
         return key
 
     def _texts(self, name: str, values: Any) -> Iterator[Entry]:
-        """Yield the entries of a list of texts. Each template yields all the texts that it stands for."""
+        """Yield the entries of a list of texts. A template yields all texts that it can produce."""
         from hassil.errors import HassilError
         from hassil.parse_expression import parse_sentence
         from hassil.parser import ParseError
@@ -185,7 +185,7 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
     """Return new entries, by name, for the derived lists of some lists. A derived list adds letters to each entry of a list.
 
-    `new`: the new entries of lists, by name. `known`: the names of all lists, derived ones included.
+    `new`: the new entries of lists, by name. `known`: the names of all lists, including derived lists.
     """
     derived = {}
     for name in known:

@@ -25,13 +25,13 @@ def read_templates(
     """Read sentence templates.
 
     Args:
-        source: a YAML file in Home Assistant's format, or a folder of them; its contents as a mapping; or a list of templates,
-            which have no intent.
-        lists: the entries of lists, by name; they replace entries in the file. An entry is a text, or a pair of a text and its
-            value. None makes a list empty; sentences that need this list are left out.
+        source: a YAML file in Home Assistant's format; a folder of such files; the contents of a file as a mapping; or a list
+            of templates, which have no intent.
+        lists: the entries of lists, by name; these entries replace the file's entries. An entry is a text, or a pair of a text
+            and its value. None makes a list empty, and removes the sentences that need this list.
         language: language of number words; the default is the file's language, or else "en".
         context: the situation in which the sentences are spoken, such as `{"area": "kitchen"}`. Sentences that require another
-            value, or exclude this value, are left out. By default all sentences are read.
+            value, or exclude this value, are ignored. By default all sentences are read.
 
     Raises:
         GrammarError: the templates are invalid. The message names the file, line and column if there is one.
@@ -66,7 +66,7 @@ def _read_files(path: Path) -> dict[str, Any]:
 
 
 class _Scope(NamedTuple):
-    """The rules and lists that a block of sentences can use. `parts`: the rules read so far."""
+    """The rules and lists that a block of sentences can use. `parts`: the rules that were read so far."""
 
     rules: Mapping[str, Any]
     lists: ListReader
@@ -107,7 +107,7 @@ class _Reader:
         return checked(Rules(intents, self.scope.lists.made), self.where)
 
     def _block(self, block: Any, intent: str | None) -> Iterator[Expression]:
-        """Yield the expression of a block of sentences, unless it requires another context."""
+        """Yield the expressions of a block of sentences. If the block requires another context, yield nothing."""
         sentences = block.get("sentences") if isinstance(block, Mapping) else None
         if not isinstance(sentences, list) or not sentences:
             raise GrammarError(f"{self.where}: a block of intent {intent!r} should have a list of templates under 'sentences'")
@@ -135,7 +135,7 @@ class _Reader:
             yield Sequence(before, Choice(*options), after, *filled)
 
     def _sentence(self, template: Any, scope: _Scope) -> tuple[tuple[bool, bool], Expression]:
-        """Return whether a sentence begins and whether it ends with a wildcard, and the sentence's expression."""
+        """Return two values for a sentence: whether it begins and whether it ends with a wildcard, and its expression."""
         at = place_of(template, self.where)
         try:
             parsed = self._parsed(template, at)

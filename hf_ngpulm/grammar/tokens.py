@@ -2,16 +2,16 @@
 
 Most states of the result are nodes of the trie of spellings (`hf_ngpulm.grammar.places`) or states between words. The node at a
 spelling's end backs off to the state between words after the spelling. So most of the result is the trie itself, and lists of
-100,000 entries take about a second. A free word is any word where a wildcard stands.
+100,000 entries take about a second. A free word is any word that a wildcard matches.
 
 Sometimes several places are possible: several spellings have begun, or the tokens after a spelling's last node may also follow
 the complete spelling ("new" and "new york" before "york road"). Then the state is a set of places (subset construction). A set
-backs off to the set without its nodes. The tokens of a node may be free words, too; the node backs off to the places where they
-are. A set inside free words is a root: it backs off to itself, so tokens without an arc stay in it.
+backs off to the same set without its nodes. If the tokens of a node may also be free words, the node backs off to the places
+inside these free words. A set inside free words is a root: it backs off to itself, so a token without an arc stays in the set.
 
-State 0 is outside the grammar. Every token leads from it back to it, with score 0. A state without another backoff backs off to
-state 0, and the backoff weight is minus `price`, the penalty for leaving the grammar. So a transcript that leaves the grammar
-scores minus the price, plus the weights of the words before it left.
+State 0 is outside the grammar. Every token leads from state 0 back to state 0, with score 0. A state without another backoff
+backs off to state 0, and the backoff weight is minus `price`, the penalty for leaving the grammar. So a transcript that leaves
+the grammar scores minus the price, plus the weights of the words before the transcript left the grammar.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class _Compiler(Spelled):
         self._add_finals(self.first_node + final, self.node_finals[final] - self.pushed[final])
 
     def _add_firsts(self, weights: np.ndarray, targets: np.ndarray) -> None:
-        """Add the arcs of the states between words. `weights`, `targets`: the weight and target of each state's arc to each of
-        its groups.
+        """Add the arcs of the states between words. `weights`, `targets`: the weight and target of the arc from each state to
+        each group of the state.
         """
         states, tokens = np.repeat(np.arange(self.start + 1), np.diff(self.keys.bounds)), self.keys.firsts
         heads = np.flatnonzero((np.diff(states, prepend=-1) != 0) | (np.diff(tokens, prepend=-1) != 0))
@@ -142,8 +142,8 @@ class _Compiler(Spelled):
     def _numbered(self, places: list[Place]) -> tuple[float, int]:
         """Return the weight of an arc to a set of places, and the number of the set's state."""
         best = self.reduced(places)
-        # A single state between words needs no set: its own state backs off to its free words. The free words before a state
-        # add nothing if the state covers them.
+        # A single state between words needs no set, because this state backs off to its free words. The free words before a
+        # state add nothing if the state covers these free words.
         if len(best) == 1:
             ((kind, which), weight) = next(iter(best.items()))
             has_root = self.delimiter is not None and kind == BETWEEN and self.free_of[which] >= 0
@@ -200,8 +200,8 @@ class _Compiler(Spelled):
             self._add_arcs(number, places, self.openings_of(which for _, which, _ in places))
         elif self.is_lasting(begun or inside):
             weight, root = self._numbered(begun or inside)
-            # The first token of a free word leads elsewhere than its other tokens, and may begin a word after the free words.
-            # So it needs an arc.
+            # The first token of a free word leads to another place than the later tokens, and may begin a word after the free
+            # words. So the first token needs an arc.
             if set(inside) != set(begun):
                 tokens |= self.openings_of(which for _, which, _ in (*inside, *begun))
                 if self.delimiter is None:

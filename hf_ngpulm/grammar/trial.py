@@ -1,8 +1,8 @@
 """Compile untrusted grammars on trial, in a separate process with limits on time and memory.
 
 A grammar of a few lines can take hours or gigabytes to compile, and its text doesn't show that. The trial process holds a
-tokenizer. It compiles each grammar in a fork, which the system kills at the limits. It returns only the grammar's size. A
-grammar that has passed the trial can be compiled in any process.
+tokenizer. It compiles each grammar in a fork, which the system kills at the limits. The process returns only the grammar's
+cost. A grammar that has passed the trial can be compiled in any process.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Trial:
 
 
 def main(folder: str, seconds: str, memory: str, too_much: str) -> None:
-    """Read grammars from standard input and write their answers to standard output, until the input ends.
+    """Read grammars from standard input, and write an answer for each grammar to standard output, until the input ends.
 
     Each grammar is a line of JSON, `{"text": ...}`. Each answer is a line of JSON with the fields of a `Cost`, or
     `{"error": ...}`. The first output line only says that the process is ready.

@@ -5,10 +5,10 @@ The result is an acceptor without actions. If several paths have the same symbol
 A list or a range of numbers is a single symbol, so the automaton's size doesn't depend on the list's size.
 
 A state of the result is a set of network states, each with its weight relative to the set's best state. A free word is any word
-where a wildcard stands. A set that may read a free word has a `default`: the set that follows a word without an arc.
+that a wildcard matches. A set that may read a free word has a `default`: the set that follows a word without an arc.
 
-Each intent is minimised on its own before all are joined. Parts in any order ("[in the kitchen] [now]") give many states that
-are equivalent only after minimisation. Without it, there would be too many sets of states.
+Each intent is minimised separately before all intents are joined. Parts in any order ("[in the kitchen] [now]") give many
+states that are equivalent only after minimisation. Without this step, there would be too many sets of states.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class _Free(NamedTuple):
 
 
 def _read(states: list[_State], subset: Subset) -> tuple[dict[Any, dict[int, float]], float | None]:
-    """Return two results: a dictionary from each symbol to its target states, with their largest weights (natural log); and the
-    largest weight of ending a sentence in the set `subset`, or None if no sentence can end there.
+    """Return two results. The first is a dictionary from each symbol to its target states, with the states' largest weights
+    (natural log). The second is the largest weight of ending a sentence in the set `subset`; None if no sentence can end there.
     """
     reached: dict[Any, dict[int, float]] = {}
     final = None
@@ -181,7 +181,7 @@ class _State(NamedTuple):
 
 
 def _joined(automata: list[WordAutomaton]) -> tuple[list[_State], int]:
-    """Return the states of several deterministic automata, and the number of a new start state that has the arcs of each start.
+    """Return the states of several deterministic automata, and the number of a new start state with the arcs of all starts.
 
     Equivalent states of different automata are merged.
     """
@@ -215,8 +215,7 @@ def _merged_states(
         read: for each network state, its arcs that read a symbol.
         start: the network state to start from.
 
-    States with the same continuations are merged. Templates repeat the same endings often, so this keeps the number of subsets
-    low.
+    States with the same continuations are merged. Templates often repeat endings, so merging keeps the number of subsets low.
     """
     merged_ids: dict[Any, int] = {}
     merged: list[_State] = []
@@ -262,8 +261,8 @@ def _merged_states(
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Return the states reached from a state by arcs without a symbol, with their largest weights; the state itself is
-    included. Raises GrammarError if a cycle of such arcs has a weight above 0.
+    """Return the states that arcs without a symbol reach from a state, and the state itself, with the largest weights. Raises
+    GrammarError if a cycle of such arcs has a weight above 0.
     """
     weights, waiting, steps = {state: 0.0}, [state], 0
     while waiting:
@@ -342,7 +341,7 @@ def _numbered(keys: Iterable[Any]) -> np.ndarray:
 
 
 def _trimmed(automaton: WordAutomaton) -> WordAutomaton:
-    """Return the automaton without states from which no end can be reached. If this includes the start, no state remains."""
+    """Return the automaton without states that lead to no end. If the start is such a state, no state remains."""
     sources: list[list[int]] = [[] for _ in automaton.arcs]
     for state, arcs in enumerate(automaton.arcs):
         for _, target in arcs.values():

@@ -1,5 +1,5 @@
-"""Provide models that Transformers lacks: two transducers (HAT, and one whose prediction network has no state), and an encoder
-of a frozen Whisper under trained layers.
+"""Provide models that Transformers lacks: two transducers (a HAT, and a transducer whose prediction network has no state), and
+an encoder that consists of a frozen Whisper encoder and trained layers above it.
 
 After `hf_ngpulm` is imported, these models can be loaded with `AutoConfig`, `AutoModel`, `AutoModelForRNNT` (if Transformers
 has it) and the speech recognition pipeline.

@@ -10,7 +10,7 @@ from .registration import register_configurations
 
 
 class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """The base class of both configurations, with the arguments that they share.
+    """The base class of both transducer configurations, with the arguments that both configurations share.
 
     Args:
         vocab_size: number of token classes, including the blank.
@@ -19,8 +19,8 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
         hidden_act: activation of the joint network.
         max_symbols_per_step: maximum number of tokens per frame.
         pad_token_id: token id that pads labels.
-        encoder_config: configuration of the encoder, or its dict; by default that of a `ParakeetEncoder`. The encoder must
-            return `last_hidden_state` and `attention_mask`.
+        encoder_config: configuration of the encoder, or its dict; default: the configuration of a `ParakeetEncoder`. The
+            encoder must return `last_hidden_state` and `attention_mask`.
     """
 
     is_composition = True
@@ -52,8 +52,8 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class HatConfig(_TransducerConfig):
-    """Configuration of a `HatForASR`. The blank is the last class. It has the arguments that both configurations share (see
-    `_TransducerConfig`), and one more.
+    """Configuration of a `HatForASR`. The blank is the last class. It has the arguments of `_TransducerConfig`, and one more
+    argument.
 
     Args:
         num_decoder_layers: number of LSTM layers of the prediction network.
@@ -69,8 +69,7 @@ class HatConfig(_TransducerConfig):
 
 
 class StatelessTransducerConfig(_TransducerConfig):
-    """Configuration of a `StatelessTransducerForASR`. It has the arguments that both configurations share (see
-    `_TransducerConfig`), and one more.
+    """Configuration of a `StatelessTransducerForASR`. It has the arguments of `_TransducerConfig`, and one more argument.
 
     Args:
         context_size: number of tokens that the prediction network sees.

@@ -1,8 +1,8 @@
 """Compute training losses of transducers: the negative log-probability of all alignments of the labels together.
 
 The code is plain torch and runs on any device. It computes the lattice frame by frame, not cell by cell. Within a frame, the
-recursion along the labels is `a[u] = logaddexp(before[u], a[u - 1] + label[u - 1])`. After subtracting the cumulative sum of
-`label`, the recursion becomes a cumulative log-sum. So a batch takes as many steps as it has frames.
+recursion along the labels is `a[u] = logaddexp(before[u], a[u - 1] + label[u - 1])`. If the cumulative sum of `label` is
+subtracted, the recursion becomes a cumulative log-sum. So a batch takes one step per frame.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Register this package's models with Transformers' auto classes, each as soon as its part of Transformers is loaded.
+"""Register this package's models with Transformers' auto classes. Each model is registered as soon as its part of Transformers
+is loaded.
 
-Loading a module of this package may itself load that part. The module is then incomplete, so it registers its classes at its
-end.
+Loading a module of this package may also load that part of Transformers. The module is then incomplete, so it registers its
+classes itself at its end.
 """
 
 from __future__ import annotations

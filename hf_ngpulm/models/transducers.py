@@ -24,7 +24,7 @@ class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
     """The output of a transducer.
 
     Attributes:
-        loss: negative natural log-probability of the labels, per label, as the mean over the rows.
+        loss: mean over the rows of the negative natural log-probability per label.
         logits: outputs of the joint network, `[B, T, U + 1, V]`; None if no labels were passed.
         last_hidden_state: frames of the encoder, `[B, T, D]`.
     """
@@ -71,7 +71,7 @@ class StatelessPrediction(nn.Module):
         self.decoder_projector = nn.Linear(size, size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """Return the network's outputs `[B, U, D]` after the tokens `[B, U]`. The context before the first token is blanks."""
+        """Return the network's outputs `[B, U, D]` after the tokens `[B, U]`. The first token follows a context of blanks."""
         return self.of_contexts(nn.functional.pad(input_ids, (self.context_size - 1, 0), value=self.blank_token_id))
 
     def of_contexts(self, tokens: Tensor) -> Tensor:
@@ -93,8 +93,9 @@ class SumJoint(nn.Module):
 
 
 class HatJoint(nn.Module):
-    """The joint network of a HAT: the blank has its own probability; the labels share the remaining probability (equations 4 to
-    6). The outputs are log-probabilities. The labels' log-probabilities, normalised separately, are the label distribution.
+    """The joint network of a HAT (Variani et al. 2020, equations 4 to 6). The blank has its own probability, and the labels
+    share the remaining probability. The outputs are log-probabilities. If the labels' log-probabilities are normalised
+    separately, they are the label distribution.
     """
 
     def __init__(self, config: HatConfig) -> None:
@@ -192,8 +193,8 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
 class HatForASR(_Transducer):
     """Hybrid autoregressive transducer (Variani et al. 2020, arXiv 2003.07705) with an LSTM as its prediction network.
 
-    The blank has its own probability (a sigmoid), the labels their own distribution. The label distribution without the
-    encoder's input is the internal language model (section 4 of that paper), which `ilm_weight=` subtracts.
+    The blank has its own probability (a sigmoid), and the labels have their own distribution. The label distribution without
+    the encoder's input is the internal language model (section 4 of the paper), which `ilm_weight=` subtracts.
     """
 
     config_class = HatConfig

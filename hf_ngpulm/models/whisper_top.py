@@ -1,7 +1,7 @@
 """Provide an encoder for CTC models and transducers: a Whisper encoder, usually frozen, under a few trained Conformer layers.
 
-It takes the place of the encoder in `ParakeetForCTC`, `ParakeetForRNNT` and `ParakeetForTDT`. Whisper hears each recording at
-its true length instead of 30 s, and a row's frames don't depend on its batch.
+This encoder replaces the encoder in `ParakeetForCTC`, `ParakeetForRNNT` and `ParakeetForTDT`. Whisper gets each recording at
+its true length instead of 30 s, and a row's frames don't depend on the row's batch.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class WhisperFrames(nn.Module):
 
 
 class WhisperTopEncoder(ParakeetEncoder):  # type: ignore[no-any-unimported]
-    """A Whisper encoder under Conformer layers. Outputs are those of a `ParakeetEncoder`."""
+    """A Whisper encoder under Conformer layers. The outputs are as for a `ParakeetEncoder`."""
 
     config: WhisperTopConfig
     config_class = WhisperTopConfig

@@ -22,18 +22,18 @@ from .phrases import Booster, Phrases, Written, write
 class ArcBooster(Booster):
     """Give a discount to the arcs of a language model that spell phrases.
 
-    The method is that of Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech
-    2023), who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has
-    n-grams. These arcs get a discount, and so do arcs for the same tokens in longer contexts. The phrases of a recording take
-    only a few hundred integers, `arcs`. A small separate automaton answers the queries, so an `ArcBooster` can be used like a
+    The method is from Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech 2023),
+    who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has n-grams.
+    These arcs get a discount. Arcs for the same tokens in longer contexts get it, too. The phrases of a recording take only a
+    few hundred integers, `arcs`. A small separate automaton answers the queries, so an `ArcBooster` can be used like a
     `PhraseBooster` (`phrases=`).
 
-    An `ArcBooster` boosts only n-grams that the LM contains. So a name that is new to the LM gains little, as do words that
-    merely resemble the phrase. An unfinished phrase keeps its discounts. Use an `ArcBooster` for phrases of the LM's training
-    text that are likelier than usual, and a `PhraseBooster` for names that this text may lack.
+    An `ArcBooster` boosts only n-grams that the LM contains. So a name that is new to the LM gains little. The same holds for
+    words that only resemble the phrase. An unfinished phrase keeps its discounts. Use an `ArcBooster` for phrases that are in
+    the LM's training text but likelier than usual, and a `PhraseBooster` for names that this text may lack.
 
     Args:
-        phrases: texts, or pairs of a text and a discount, or a mapping.
+        phrases: texts, pairs of a text and a discount, or a mapping from texts to discounts.
         lm: the language model used for decoding.
         tokenizer: the ASR model's tokenizer, or a processor that has it.
         discount: score added for each arc, natural log. The paper uses 2.0.

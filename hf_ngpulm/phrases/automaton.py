@@ -1,10 +1,10 @@
 """Build a backoff automaton with a sparse root from token sequences of phrases: a weighted Aho-Corasick automaton (1975).
 
-A state is the longest suffix of the tokens so far that is also a prefix of a phrase. It backs off to the next longest such
-suffix. Each such suffix is a match in progress, which earns payments token by token. A match that fails repays everything
-except the bonus of its longest complete phrase. So the sum over a transcript with `</s>` equals the bonuses of the complete
-phrases, for any division of payments among tokens. Payments can therefore come early, in time for the choices of a greedy
-search.
+A state is the longest suffix of the tokens so far that is also a prefix of a phrase. The state backs off to the next shorter
+suffix of this kind. Each such suffix is a match in progress, which earns payments token by token. A match that fails repays
+everything except the bonus of its longest complete phrase. So the sum over a transcript with `</s>` equals the bonuses of the
+complete phrases, for any division of payments among tokens. Payments can therefore come early, in time for the choices of a
+greedy search.
 
 Let p be the payments so far for a match, and k the part of p that the match keeps when it fails. An arc that extends a match
 pays the new p minus the old p minus the payment for the same token in the backoff state. A backoff arc pays k - p.
@@ -167,18 +167,18 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Phras
 def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, _States, _Arcs]:
     """Return the states to insert between complete phrases and their backoff states.
 
-    If a phrase must end with a word, it keeps its bonus if the next token begins a word, and loses it otherwise. A backoff
-    weight can't depend on the next token. So a state is inserted between the phrase and its backoff state. It has arcs for the
-    rarer kind of tokens (tokens that begin words, or all others), and these arcs carry the difference. Phrases with the same
-    difference share the state. If a phrase backs off to another match in progress, it gets one more state before the shared
-    state. That state has arcs for all tokens that continue a match.
+    Some phrases must end where a word ends. Such a phrase keeps its bonus if the next token begins a word, and loses the bonus
+    otherwise. A backoff weight can't depend on the next token. So a state is inserted between the phrase and its backoff state.
+    This state has arcs for the rarer kind of tokens (tokens that begin words, or all others), and these arcs carry the
+    difference. Phrases with the same difference share the state. If a phrase backs off to another match in progress, it gets
+    one more state before the shared state. That state has arcs for all tokens that continue a match.
 
     Args:
         radix, boundary: as for `_follow`.
 
     Returns:
-        The kind of tokens with arcs: tokens that begin words (1), or all others (0); the nodes of these phrases; the backoff
-        state of each of these nodes; and the inserted states with their arcs. The inserted states have numbers after the trie's
+        The kind of tokens with arcs (1: tokens that begin words, 0: all others); the nodes of these phrases; the backoff state
+        of each of these nodes; and the inserted states with their arcs. The inserted states have numbers after the trie's
         nodes, and ranks after other states of their depth.
     """
     rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
@@ -232,7 +232,7 @@ def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int
 def _follow(
     trie: _PhraseTrie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score of each token in its state, and the next state, following backoff arcs as needed.
+    """Return the score and the next state for each token in the state with the same index. Backoff arcs are followed as needed.
 
     Args:
         radix: factor of the nodes in `trie.keys`.

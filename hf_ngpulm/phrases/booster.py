@@ -1,4 +1,4 @@
-"""Boost phrases (hotwords, keyterms, custom vocabulary) with an automaton that decoders query beside the LM's automaton."""
+"""Boost phrases (hotwords, keyterms, custom vocabulary) with an automaton, which decoders query in addition to the LM's."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class PhraseBooster(Booster):
 
     A booster answers the same queries as an `NGramLM`. Each token that extends a phrase earns its share of the bonus at once,
     so that greedy search can follow the phrase. If a hypothesis leaves an unfinished phrase, the phrase's bonus is subtracted
-    again (Aho-Corasick automaton). At each position only the longest phrase counts; overlapping phrases at different positions
-    all count (see `hf_ngpulm.phrases.reference`).
+    again (Aho-Corasick automaton). At each position only the longest phrase counts. Phrases at different positions all count,
+    even if they overlap (see `hf_ngpulm.phrases.reference`).
 
     Args:
         phrases: texts, pairs of a text and a weight, `Phrase` objects, or a mapping from texts to weights.
@@ -48,11 +48,11 @@ class PhraseBooster(Booster):
         whole_words: whether a phrase must end where a word ends, except in scripts without spaces. With a word delimiter, a
             phrase must also begin where a word begins. The default is True for vocabularies of up to 8,192 tokens.
         case: "auto" keeps phrases unchanged, or uses lowercase or uppercase if the tokenizer can write only that case. "keep"
-            keeps phrases unchanged. "any" boosts them unchanged, in lowercase, in uppercase and in title case.
+            keeps phrases unchanged. "any" boosts phrases unchanged, in lowercase, in uppercase and in title case.
         tokenizations: number of token sequences per phrase: the tokenizer's own sequence, and sequences with the fewest tokens.
         normalise: normalisation of phrases, as for `NGramLM.from_texts`; Unicode is always composed (NFC).
-        strict: raise an error for a phrase that the tokenizer can't write, instead of a warning.
-        vocab_size: number of token ids; must equal the language model's, if one is used.
+        strict: whether a phrase that the tokenizer can't write raises an error instead of a warning.
+        vocab_size: number of token ids. With a language model, this number must be the same as in the model.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Attributes:
@@ -96,7 +96,7 @@ class PhraseBooster(Booster):
 
 
 class GraphBooster(Booster):
-    """Boost phrases in a graph decoder, including phrases that its language model has never seen.
+    """Boost phrases in a graph decoder, including phrases that the decoder's language model has never seen.
 
     As in a `PhraseBooster`, each token earns the phrase's discount at once, and an unfinished phrase repays everything. In
     addition, no token in a phrase costs more than ln(V) in the language model: the token earns the part of its cost that is
@@ -153,8 +153,8 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
 def _never(spellings: Spellings, never: np.ndarray) -> Spellings:
     """Replace the bonus of the spellings in the mask `never`, bool `[N]`, by `NEVER_BONUS`.
 
-    The bonus is paid with a spelling's last token. But if the spelling must end with a word, longer words may begin with it.
-    Then the bonus is paid with the token after the word.
+    The bonus is paid with a spelling's last token. But if the spelling must end where a word ends, it may also begin a longer
+    word. Then the bonus is paid with the token after the word.
     """
     payments = np.where(np.repeat(never, spellings.lengths), 0.0, spellings.payments)
     last = np.cumsum(spellings.lengths) - 1

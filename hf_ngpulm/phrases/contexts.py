@@ -114,7 +114,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": BoosterCach
         """Return the booster of each row of a batch; None for a row without phrases.
 
         Args:
-            phrases: one context for all rows, or a list with one per row.
+            phrases: one context for all rows, or a list with one context per row.
 
         Raises:
             ValueError: the list's length isn't the batch size.
@@ -127,7 +127,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": BoosterCach
 
 
 class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
-    """Make the phrase automata that a graph search queries beside the language model's automaton.
+    """Make the phrase automata that a graph search queries in addition to the language model's automaton.
 
     Args:
         boosters: the `Contexts` that check whether a booster fits the decoder.
@@ -173,7 +173,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
         """Return the automaton for each row of a batch; None for a row without phrases.
 
         Args:
-            phrases: one context for all rows, or a list with one (or None) per row.
+            phrases: one context for all rows, or a list with one context (or None) per row.
             models, lm_weights: the language model of each row, and its weight.
         """
         contexts = [phrases] * len(models)
@@ -186,7 +186,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": BoosterCache}):
 
 
 def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
-    """Return the discount of each phrase. Raises ValueError for an empty phrase, or a discount not finite or below 0."""
+    """Return the discount of each phrase. Raises ValueError if a phrase is empty, or a discount isn't finite or is below 0."""
     checked = checked_phrases(phrases, discount)
     below = next((name for name, own in checked.items() if NEVER < own < 0), None)
     if below is not None:
@@ -236,7 +236,7 @@ def has_thresholds(phrases: Any) -> bool:
 
 
 def is_any(phrases: Any) -> bool:
-    """Return whether `phrases` contains phrases or contexts. A list of contexts counts even if all of them are empty, so that a
-    row is searched in the same way in any batch.
+    """Return whether `phrases` contains phrases or contexts. A list of contexts counts even if all contexts are empty, so that
+    a row is searched in the same way in any batch.
     """
     return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

@@ -20,16 +20,16 @@ _EDGES = ' \t\n.,;:!?"()[]{}\u2026\u201c\u201d\u00bf\u00a1'
 class Phrase:
     """Hold one phrase with its settings.
 
-    If the text or one of its aliases is recognised, in any case of letters, the transcript gets exactly this `text`.
+    If the text or an alias of it is recognised, in any case of letters, the transcript gets exactly this `text`.
 
     Args:
         text: the text in transcripts.
         weight: bonus of the phrase (natural log, see `hf_ngpulm.PhraseBooster`); None for the list's weight. A phrase with the
             weight -inf is never written.
-        threshold: the least log-likelihood ratio (natural log) in a second look (see `hf_ngpulm.PhraseDecoder`); None computes
-            the threshold from the lengths of phrase and list. -inf always keeps the phrase.
-        aliases: other spellings, for example by sound: `Phrase("n8n", aliases=["n eight n", "enate en"])`. "homophones" stands
-            for all spellings of the same sounds. "auto" adds spellings with one easily misheard phone changed (see
+        threshold: the least log-likelihood ratio (natural log) in a second look (see `hf_ngpulm.PhraseDecoder`). With None, the
+            threshold depends on the lengths of phrase and list. With -inf, the phrase always stays.
+        aliases: other spellings, for example by sound: `Phrase("n8n", aliases=["n eight n", "enate en"])`. "homophones" selects
+            all spellings with the same sounds. "auto" adds spellings in which one easily misheard phone differs (see
             `hf_ngpulm.text.respelled.sounding_like`).
         language: the language of the phrase, such as "de", for "homophones" and "auto"; None for English.
 
@@ -79,7 +79,7 @@ class Match(NamedTuple):
 
 
 class Forms:
-    """Find phrases among words, and rewrite them. `spoken`: a dictionary from folded words to the text to write for them."""
+    """Find phrases among words, and rewrite the phrases. `spoken`: a dictionary from folded words to the text to write."""
 
     def __init__(self, spoken: Mapping[tuple[str, ...], str] | None = None) -> None:
         self.spoken = dict(spoken or {})
@@ -94,8 +94,8 @@ class Forms:
     def of(cls, phrases: Any, every: bool = False) -> Forms:
         """Return the forms of the `Phrase` objects among phrases; with `every`, also the forms of texts and pairs.
 
-        If two phrases share a form, a phrase's own text has priority over aliases, and an earlier phrase over later ones. A
-        phrase that is never written is replaced by nothing.
+        If two phrases share a form, a phrase's own text has priority over aliases, and an earlier phrase has priority over
+        later phrases. For a phrase that is never written, the text to write is empty.
         """
         phrases = list(phrases.items() if isinstance(phrases, Mapping) else phrases)
         others = [item for item in phrases if not isinstance(item, str)]
@@ -114,7 +114,7 @@ class Forms:
         return cls({**of_aliases, **own, **{words: "" for words in never if all(words) and words}})
 
     def found(self, words: Sequence[str]) -> list[Match]:
-        """Return the phrases among words, from left to right. If several begin at a word, the longest counts."""
+        """Return the phrases among words, from left to right. If several phrases begin at a word, the longest phrase counts."""
         matches: list[Match] = []
         folds, place = folded(words), 0
         while place < len(folds):
@@ -131,7 +131,7 @@ class Forms:
 
     def written(self, text: str) -> str:
         """Return a transcript in which the words of each phrase are replaced by the text to write for it. Everything else,
-        including spaces, is unchanged. A phrase that is replaced by nothing also loses the space before it.
+        including spaces, is unchanged. If the text to write is empty, the space before the phrase is removed, too.
         """
         spans, end = [], 0
         for word in text.split():
@@ -154,7 +154,7 @@ def _has_any(words: tuple[str, ...], spans: Iterable[tuple[str, ...]]) -> bool:
 
 
 def folded(words: Iterable[str]) -> tuple[str, ...]:
-    """Return words without case and the marks around them, for comparison."""
+    """Return words for comparison: without differences in case, and without the marks around each word."""
     return tuple(stripped(word).casefold() for word in words)
 
 

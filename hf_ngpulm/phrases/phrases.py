@@ -73,7 +73,7 @@ class Booster(BackoffAutomaton):
         return self.vocabulary.pieces
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Raise TokenizerMismatchError if a tokenizer's ids stand for other pieces than in the phrases' tokenizer."""
+        """Raise TokenizerMismatchError if a tokenizer has other pieces for its ids than the tokenizer of the phrases."""
         check_tokenizer(
             self.vocab_size, self.vocabulary.fingerprint, self.vocabulary.tokenizer_id, tokenizer, "the phrase booster"
         )
@@ -102,7 +102,7 @@ def write(
     normalise: Any,
     strict: bool,
 ) -> Written:
-    """Return phrases with their spellings. The arguments are those of `hf_ngpulm.PhraseBooster`."""
+    """Return phrases with their spellings. The arguments are as for `hf_ngpulm.PhraseBooster`."""
     phrases = phrases if isinstance(phrases, str | Mapping) else list(phrases)
     checked = checked_phrases(phrases, check("weight", weight, WEIGHT))
     clean = normaliser(normalise, speller.tokenizer)
@@ -129,8 +129,8 @@ def write(
 
 
 def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Return a dictionary from phrases and their aliases to weights. `weight`: weight of phrases without their own. A duplicate
-    gets the larger weight, or -inf if any of its weights is -inf.
+    """Return a dictionary from phrases and aliases to weights. `weight`: weight of phrases without their own weight. A
+    duplicate gets the larger weight, or -inf if a weight of the duplicates is -inf.
     """
     if isinstance(phrases, str):
         raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")

@@ -47,28 +47,28 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     """Recognise speech with Transformers' pipeline and a language model.
 
     The constructor returns an object of the class for the model's family. For a family without such a class, the pipeline
-    decodes like the stock pipeline and refuses an LM. The default language model is the one in the model's generation config
-    (`ngram_lm`, `ngram_lm_weight`). `lm=None` decodes without a language model. Settings may be lists with a value per
-    recording (see `hf_ngpulm.pipelines.per_item`).
+    decodes like Transformers' own pipeline, the *stock pipeline*, and refuses an LM. The default language model is named in the
+    model's generation config (`ngram_lm`, `ngram_lm_weight`). `lm=None` decodes without a language model. Settings may be
+    lists with a value per recording (see `hf_ngpulm.pipelines.per_item`).
 
-    With a single `lm` and no `lm_weight`, settings in the LM's config that were tuned for the model apply: weights, and the
-    search that they were tuned for (see `hf_ngpulm.config.tuned`). For CTC models an LM may also have its own defaults
+    With a single `lm` and no `lm_weight`, the tuned settings that the LM's config has for the model apply: weights, and the
+    search for which the weights were tuned (see `hf_ngpulm.config.tuned`). For CTC models an LM may also have its own defaults
     (`NGramLM.from_wav2vec2_with_lm`). An explicit setting overrides its tuned value; an explicit `lm_weight` overrides all
     tuned values.
 
-    If `pipeline(...)` gets settings of this package and loads a half-precision model on a CPU, the model is widened to float32:
-    CPUs compute half precision more slowly. Pass `dtype=torch.float16` or a model object to prevent this. Without settings of
-    this package the precision, and so the results, equal those of the stock pipeline.
+    If `pipeline(...)` gets settings of this package and loads a half-precision model on a CPU, the model is converted to
+    float32, because CPUs compute half precision more slowly. To prevent this, pass `dtype=torch.float16` or a model object.
+    Without settings of this package, the precision and the results are the same as in the stock pipeline.
 
     All families take these arguments, in `pipeline(...)` and in a call (for that call only):
 
     Args:
-        lm: an `NGramLM`; a Hub repo id or a folder that contains one, or the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
+        lm: an `NGramLM`; a Hub repo id or folder with an `NGramLM`, or with the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
             (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without an LM. A list has one LM (or
             None) for each recording of the call.
-        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one per recording. The default is the weight in
-            the LM's config that was tuned for the model, together with the other tuned settings. Without tuned settings it is
-            the LM's own default, or else 0.8 (0.2 for encoder-decoders).
+        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one weight per recording. The default is the
+            weight in the LM's config that was tuned for the model, together with the other tuned settings. Without tuned
+            settings it is the LM's own default, or else 0.8 (0.2 for encoder-decoders).
         source_lm: a language model of the recogniser's training text, given as for `lm`; its scores are subtracted.
         source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one per recording.
         phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
@@ -76,21 +76,21 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
         corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file, which must exist. Each call adds the phrases and the
             language model that the log has learned so far to `phrases` and `lm`.
-        false_alarms_per_hour: checks each recognised phrase in a second look, and accepts at most about this many wrong ones
-            per hour of speech (see `hf_ngpulm.PhraseDecoder`).
+        false_alarms_per_hour: approximate limit of wrong phrases per hour of speech. Each recognised phrase is checked in a
+            second look (see `hf_ngpulm.PhraseDecoder`).
         thresholds: this model's thresholds for `false_alarms_per_hour`: a file that `hf-ngpulm tune --phrases` has written, or
             `hf_ngpulm.decoding.thresholds.Thresholds`. The default is fitted to the family of models.
-        explain: whether results explain themselves. With phrases, a result gets `phrases`: a report on each phrase. With a
-            grammar, it gets an `explanation`: the best readings and the free transcript, with their scores.
+        explain: whether results have explanations. With phrases, a result gets `phrases`: a report on each phrase. With a
+            grammar, a result gets an `explanation`: the best readings and the free transcript, with their scores.
         rescorer: a causal language model that reranks all hypotheses of the beam: a Hub id, a folder, or a
             `hf_ngpulm.Rescorer`. With a rescorer `num_beams="auto"` means 8.
         rescorer_weight: weight of the rescorer's log-probabilities (default 0.3).
-        word_bonus: bonus for each word in the rescored score (default 0).
-        rescorer_best: number of hypotheses that the rescorer reads, the best of a wider beam (CTC models, transducers).
-        rescorer_every: seconds of audio after which the rescorer also ranks the hypotheses during the search, or "word" (see
-            `hf_ngpulm.CTCDecoder`). Encoder-decoders take "word" only.
-        num_return_sequences: number of transcripts in the list `hypotheses` of each result, with their scores, if it is above 1
-            (for CTC models and transducers).
+        word_bonus: bonus that rescoring adds for each word (default 0).
+        rescorer_best: number of hypotheses that the rescorer reads, the best ones first (CTC models, transducers).
+        rescorer_every: interval in seconds of audio at which the rescorer also ranks the hypotheses during the search, or
+            "word" (see `hf_ngpulm.CTCDecoder`). Encoder-decoders take "word" only.
+        num_return_sequences: number of transcripts, with their scores, in the list `hypotheses` of each result. With 1, results
+            have no such list (CTC models and transducers).
         grammar: a `hf_ngpulm.Grammar`. Results then have `understood`, `intent`, `slots`, `confidence` and `free_text`.
         grammar_mode: "reject" (default), "strict", "soft" or "free", see `hf_ngpulm.decoding.understanding.GrammarDecoder`.
         sensitivity: from 0 to 1 (default 0.5): with `grammar_mode="reject"` an utterance is understood if its confidence is at
@@ -201,8 +201,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return those of a call's arguments that choose the search but aren't in `settings`: `num_beams`, if `generate` takes
-        it. (`_search` has the constructor's.)
+        """Return the arguments of a call that choose the search but aren't in `settings`: `num_beams`, if `generate` takes it.
+        (`_search` has such arguments of the constructor.)
         """
         return {}
 
@@ -218,7 +218,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     def _understanding_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
         """Return the decoder for the pipeline's and a call's settings, with the grammar if there is one. `settings`: all
-        settings; `given`: only the explicit ones, which may be refused.
+        settings. `given`: only the explicit settings, which may be refused.
         """
         grammar, mode, sensitivity = (settings.get(name) for name in OF_GRAMMARS)
         idle = sorted(name for name in OF_GRAMMARS[1:] if given.get(name) is not None)
@@ -363,7 +363,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return inputs[self.model.main_input_name].shape[1]
 
     def frames(self, inputs: Iterable[Any], batch_size: int = 1, chunk_length_s: float | None = None) -> Iterator[Tensor]:
-        """Yield the decoder's input for each recording, to decode it several times; for CTC models and transducers.
+        """Yield the decoder's input for each recording, so that it can be decoded several times (CTC models and transducers).
 
         Args:
             inputs: recordings, in any form that a call takes.
@@ -385,7 +385,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Save the stock pipeline's parts and the language model with its weight.
 
-        `pipeline(task, model=save_directory)` loads them again. A warning names settings that can't be saved.
+        `pipeline(task, model=save_directory)` loads the pipeline again. A warning names settings that can't be saved.
 
         Raises:
             ValueError: `push_to_hub` is set, which would upload the pipeline without the language model.
@@ -423,7 +423,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Yield the stock pipeline's model inputs for a recording. Recordings that it can't read are converted first."""
+        """Yield the stock pipeline's model inputs for a recording. A recording that it can't read is converted first."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         pieces = map(usual, AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs))
@@ -482,7 +482,7 @@ def settings_of(options: type[Options]) -> list[str]:
 
 
 class FramesThemselves:
-    """Stands in for a decoder, but its method `decode` returns the frames of each row instead of hypotheses."""
+    """Replace a decoder. The method `decode` returns the frames of each row instead of hypotheses."""
 
     def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()

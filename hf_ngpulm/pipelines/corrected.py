@@ -27,12 +27,12 @@ def with_log(settings: dict[str, Any]) -> dict[str, Any]:
 def taught(settings: Mapping[str, Any], tokenizer: Any, aliases: bool) -> dict[str, Any]:
     """Return settings in which the log `corrections` is replaced by additions to `lm` and `phrases`.
 
-    A graph consists of a language model's words, so with `strategy="graph"` only `phrases` change. Settings of language models
-    are left out as long as there is no language model.
+    A graph consists of a language model's words, so with `strategy="graph"` only `phrases` change. If there is no language
+    model, settings of language models are removed.
 
     Args:
         tokenizer: the recogniser's tokenizer.
-        aliases: whether phrases keep their aliases. A family that writes an alias as it was recognised mustn't boost it.
+        aliases: whether phrases keep their aliases. A family that writes aliases as they are heard mustn't boost aliases.
 
     Raises:
         TypeError: `corrections` isn't a log, or phrases are compiled already.

@@ -16,15 +16,16 @@ from .base import NGramPipeline, settings_of
 class CTCNGramPipeline(NGramPipeline):
     """Recognise speech with CTC models and an n-gram language model or a beam search.
 
-    Without `lm`, `phrases`, `rescorer`, `num_beams` and `confidence` the results equal those of Transformers' pipeline. With
-    any of them, whole batches are decoded on the model's device, without padding. Chunked long audio is decoded as a whole: the
-    search and the LM's context continue across chunks. Inputs, batching and chunking are those of the stock pipeline.
+    Without `lm`, `phrases`, `rescorer`, `num_beams` and `confidence` the results are the same as in Transformers' pipeline.
+    With any of these settings, whole batches are decoded on the model's device, without padding. Chunked long audio is decoded
+    as a whole: the search and the LM's context continue across chunks. Inputs, batching and chunking are as in Transformers'
+    pipeline.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
         num_beams: number of prefixes in the beam; 1 is greedy search, "auto" is 4. The default is "auto" with `lm` or `phrases`
-            (for all recordings of a call alike), otherwise 1.
+            (for all recordings of a call), otherwise 1.
         strategy: "graph" searches the LM's graph instead of prefixes, see `hf_ngpulm.GraphDecoder`; `num_beams` is then the
             number of hypotheses in the graph (default 64), and `phrase_weight` is the discount of phrases without their own
             discount (default 1).

@@ -22,7 +22,7 @@ def encoder_outputs_of(model: Any) -> Iterator[list[Any]]:
 def encoder_returns(model: Any, outputs: Any) -> Iterator[None]:
     """Make the model's encoder return copies of `outputs` within the block. `generate` changes the copies in place.
 
-    The encoder still runs for another number of rows: Whisper decodes some recordings of a batch again.
+    If the input has another number of rows, the encoder still runs, because Whisper decodes some recordings of a batch again.
     """
     encoder, run = model.get_encoder(), model.get_encoder().forward
 

@@ -1,10 +1,10 @@
-"""Decode recordings without a language model if the model doesn't fit their speech (see `hf_ngpulm.decoding.guard`). This
+"""Decode recordings again without a language model if the LM doesn't fit the speech (see `hf_ngpulm.decoding.guard`). This
 module is for encoder-decoders.
 
 An LM of other speech leads to transcripts that the decoder itself finds improbable. So with `lm_guard="auto"` recordings with
 an improbable transcript are decoded again without the LM. The new transcript is kept if the decoder alone gives it a higher
-log-probability: by more than `MOST` nats, and by more than `MOST_PER_TOKEN` nats per token of the first transcript. If
-`lm_guard` is a number, it is the least evidence of an LM, in nats per token, as for other models.
+log-probability. The difference must be more than `MOST` nats, and more than `MOST_PER_TOKEN` nats per token of the first
+transcript. If `lm_guard` is a number, it is the least evidence of an LM, in nats per token, as for other models.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ def unsuited(processor: NGramLogitsProcessor, tokens: Tensor, least: float, spli
 
 
 def limit(tokens: int) -> float:
-    """Return the most log-probability (natural log) that a language model may cost a transcript of `tokens` tokens."""
+    """Return the highest cost in log-probability (natural log) that an LM may cause in a transcript of `tokens` tokens."""
     return max(MOST, MOST_PER_TOKEN * tokens)

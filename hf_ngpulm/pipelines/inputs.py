@@ -1,4 +1,4 @@
-"""Read recordings that the stock pipeline can't read: it needs ffmpeg for files, and torchaudio for other sampling rates."""
+"""Read files if ffmpeg is missing, and resample if torchaudio is missing. The stock pipeline can't do this."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..sound.files import RATES, decode_audio, resample
 def readable(inputs: Any, rate: int) -> Any:
     """Return a recording in a form that the stock pipeline can read.
 
-    Inputs that the stock pipeline can read keep its samples. `hf_ngpulm.sound.files` reads all other inputs.
+    If the stock pipeline can read an input, the samples are the same. `hf_ngpulm.sound.files` reads all other inputs.
 
     Args:
         inputs: any input that the pipeline accepts, a path, or a dictionary with `bytes` or `path` as in undecoded data sets.

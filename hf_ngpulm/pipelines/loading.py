@@ -32,7 +32,7 @@ def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any
         dtype: a torch dtype or its name; None selects float32 on a CPU, otherwise the dtype that the model was saved in.
 
     Raises:
-        ValueError: the device can't be used here, or the name isn't that of a floating-point dtype.
+        ValueError: the device can't be used here, or the name isn't the name of a floating-point dtype.
     """
     if device is None:
         device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"

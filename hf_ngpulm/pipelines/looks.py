@@ -1,4 +1,4 @@
-"""Check recognised phrases in a second look, for encoder-decoders, which search with Transformers' `generate`."""
+"""Take a second look at the phrases that encoder-decoders recognise. These models search with Transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ..text.words import WordSplitter
 
 
 class GeneratedLooks:
-    """Checks phrases that `generate` recognised in a second look (see `hf_ngpulm.decoding.second_look`).
+    """Take a second look at the phrases that `generate` has recognised (see `hf_ngpulm.decoding.second_look`).
 
-    A reading is one of the transcripts that are compared. Its acoustic score is the model's log-probability of its tokens and
-    of the end token (teacher forcing).
+    The second look compares transcripts, called readings. The acoustic score of a reading is the model's log-probability of the
+    reading's tokens and of the end token (teacher forcing).
 
     Args:
         processor: the logits processor of the language models, without phrases.
@@ -120,7 +120,7 @@ class GeneratedLooks:
         return torch.tensor(padded, device=plain.device), results
 
     def _ratios(self, own_scores: OwnScores, readings: list[list[list[int]]]) -> list[list[float]]:
-        """Return for each row the log-likelihood ratios of its other readings to its first one.
+        """For each row, return the log-likelihood ratio of each reading to the row's first reading.
 
         `readings`: the readings of each row, in token ids without the end.
         """

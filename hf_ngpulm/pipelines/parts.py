@@ -25,7 +25,7 @@ def rejoined(outs: Sequence[dict[str, Any]], parts: Sequence[Sequence[int]], tok
 
     Args:
         outs: the outputs of each part, by name.
-        parts: the batch's rows in each part; -1 leaves an output out. If a row is in several parts, the last one counts.
+        parts: the batch's rows in each part; -1 drops an output. If a row is in several parts, the last part counts.
         tokenizer: the recogniser's tokenizer, whose padding token fills shorter rows.
     """
     places = {row: (part, place) for part, rows in enumerate(parts) for place, row in enumerate(rows) if row >= 0}
@@ -48,6 +48,6 @@ def rejoined(outs: Sequence[dict[str, Any]], parts: Sequence[Sequence[int]], tok
 
 
 def _split(values: Any, count: int) -> list[Any]:
-    """Divide values evenly among `count` recordings; with `num_return_sequences` each recording has several."""
+    """Divide values evenly among `count` recordings. With `num_return_sequences`, each recording has several values."""
     each = len(values) // count
     return [values[first : first + each] for first in range(0, len(values), each)]

@@ -39,8 +39,8 @@ class NumberedInputs:
         counts: the number of values of each listed setting.
 
     Raises:
-        ValueError: the number of recordings isn't the number of values. For inputs without a length, this is raised at their
-            end.
+        ValueError: the number of recordings isn't the number of values. If the inputs have no length, the error is raised at
+            their end.
     """
 
     def __init__(self, inputs: Iterable[Any], counts: dict[str, int]) -> None:
@@ -77,7 +77,7 @@ def numbered(pieces: Iterable[dict[str, Any]], number: int | None) -> Iterator[d
 
 
 def numbers_in(model_inputs: dict[str, Any]) -> list[int] | None:
-    """Remove the numbers of a batch's recordings (or of a single recording) from its inputs, and return them."""
+    """Remove the numbers of a batch's recordings (or of a single recording) from the inputs, and return the numbers."""
     numbers = model_inputs.pop(RECORDING, None)
     return [numbers] if isinstance(numbers, int) else numbers
 

@@ -1,4 +1,4 @@
-"""Widen half-precision models that `pipeline` loads on a CPU, which computes half precision slowly."""
+"""Convert half-precision models that `pipeline` loads on a CPU to float32, because CPUs compute half precision slowly."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def noting_precision(auto_class: Any) -> Any:
 
 
 def in_single_precision(model: Any, device: torch.device) -> None:
-    """Widen half precision to float32 on a CPU, unless the precision was chosen explicitly."""
+    """Convert a half-precision model on a CPU to float32, but not if its precision was chosen explicitly."""
     if device.type == "cpu" and model in _as_saved and model.dtype in (torch.float16, torch.bfloat16):
         model.float()

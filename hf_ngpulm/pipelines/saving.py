@@ -22,7 +22,7 @@ def save_settings(settings: Mapping[str, Any], folder: Path) -> None:
     """Save a language model and its weight in the folder of a saved recogniser; warn about settings that can't be saved.
 
     The model's name and the weight are written to the generation config, or to the config of a model that doesn't generate.
-    Pipelines and strategies of `generate` read them from there.
+    Pipelines and strategies of `generate` read both from this config.
 
     Args:
         settings: the pipeline's settings, by name.

@@ -44,14 +44,14 @@ SHORT = 8.0  # seconds; longer recordings may hold several sentences
 class Seq2SeqNGramPipeline(NGramPipeline):
     """Recognise speech with encoder-decoders (Whisper, Canary, Moonshine and others) and an n-gram language model.
 
-    This is Transformers' pipeline. With `lm` or `phrases` it generates with an `NGramLogitsProcessor`. The stock pipeline
-    handles everything else: settings of `generate` such as `num_beams` (5, unless the model's generation config differs), long
-    audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2.
+    This class extends Transformers' pipeline, the *stock pipeline*. With `lm` or `phrases`, `generate` gets an
+    `NGramLogitsProcessor`. The stock pipeline handles everything else: settings of `generate` such as `num_beams` (5, or the
+    number in the model's generation config), long audio, and Whisper's `return_timestamps`. `num_beams="auto"` is 2.
 
-    With a language model, `length_penalty` is 0 for the beams of recordings of up to 8 s. A `length_penalty` in the call, or
-    another one than 1 in the model's generation config, overrides this. The reason: scores that are divided by their lengths
-    prefer transcripts that repeat likely words. Longer recordings may hold several sentences, and with undivided scores the
-    last ones would be lost.
+    With a language model, `length_penalty` is 0 for the beams of recordings of up to 8 s, because scores that are divided by
+    their lengths prefer transcripts that repeat likely words. Longer recordings may hold several sentences, and without the
+    division the last sentences would be lost. A `length_penalty` in the call, or a value other than 1 in the model's generation
+    config, has priority.
 
     `return_timestamps="word"` also works with encoder-decoders other than Whisper; the times come from cross-attention (see
     `hf_ngpulm.generation.alignment`). Each word of chunked long audio (`chunk_length_s`) then occurs once, from the chunk that
@@ -62,16 +62,16 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     Args:
         ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
         lm_guard: "auto" (default) decodes a recording with an improbable transcript again without the LM. The new transcript is
-            kept if the decoder itself finds it much more probable. A number is the least evidence of the LM, in nats per token
-            (see `hf_ngpulm.decoding.guard`). "off" never decodes again. The guard applies to recordings of one window, without
-            a second look at phrases.
+            kept if the decoder alone finds it much more probable. A number is the least evidence of the LM, in nats per token
+            (see `hf_ngpulm.decoding.guard`). "off" never decodes again. The guard applies only to recordings of one window, and
+            not with a second look at phrases.
 
     With `confidence`, results have `words` with a `text` and a `confidence` each. The confidence is the decoder's own, without
     the language model ("max_prob": the probability of the word's least probable token). Recordings must then fit into one
     window, without chunks. With `return_timestamps="word"` (not for Whisper) chunks have a `confidence`, too.
 
-    `rescorer` reranks the beams of `generate`; for Whisper, the beams of each window. With `rescorer_every="word"` it takes
-    part in the search.
+    `rescorer` reranks the beams of `generate`; for Whisper, the beams of each window. With `rescorer_every="word"` the rescorer
+    takes part in the search.
     """
 
     serves = staticmethod(is_seq2seq)
@@ -205,10 +205,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, run: Callable[..., dict[str, Any]], confidence: Any, model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return the outputs of `run` for a batch. Their entry `measured` has the transcripts, whose words have confidences.
+        """Return the outputs of `run` for a batch. The entry `measured` has the transcripts, whose words have confidences.
 
-        `run`: takes the model's inputs, `word_times` and `kwargs`, the arguments of `generate`. `confidence`: a measure or a
-        `Calibration`.
+        `run`: function that takes the model's inputs, `word_times` and `kwargs`, the arguments of `generate`. `confidence`: a
+        measure or a `Calibration`.
         """
         if not self.model.config.is_encoder_decoder:
             raise ValueError(f"confidence= needs an encoder-decoder; leave it out with {type(self.model).__name__}")
@@ -237,7 +237,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         self, processor: NGramLogitsProcessor, ranking: dict[str, Any], model_inputs: dict[str, Any], word_times: bool,
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:  # fmt: skip
-        """Return a batch's outputs. Recordings that the language model doesn't fit are decoded without it (see `.guarded`).
+        """Return a batch's outputs. If the LM doesn't suit a recording, decode it again without the LM (see `.guarded`).
 
         `ranking`: settings of `generate` for recordings with a language model.
         """
@@ -284,7 +284,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return config
 
     def may_step(self, kwargs: dict[str, Any]) -> bool:
-        """Return whether `seq2seq_generate` can do the search of `generate`. Its beams copy much less memory."""
+        """Return whether `seq2seq_generate` can do the search of `generate`. It copies much less memory for the beams."""
         if kwargs.get("custom_generate") is not None or kwargs.get("streamer") is not None:
             return False
         others = kwargs.get("assistant_model"), bool(kwargs.get("synced_gpus"))
@@ -349,10 +349,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return {**last, "tokens": tokens, "looked": hypotheses}
 
     def _generating(self, what: str, model_inputs: dict[str, Any], word_times: bool, kwargs: dict[str, Any]) -> Any:
-        """Return a function from logits processors to the tokens of a batch, a function that returns the encoder's outputs once
-        the first has run, and a dictionary with the first function's last outputs. The encoder runs once for all calls.
+        """Return three values. The first is a function from logits processors to the tokens of a batch. The second is a
+        function that returns the encoder's outputs after the first function has run. The third is a dictionary with the last
+        outputs of the first function. The encoder runs once for all calls.
 
-        `what`: the feature's name in the message for calls that it doesn't support.
+        `what`: the feature's name in error messages.
         """
         if word_times or kwargs.get("return_timestamps") or "stride" in model_inputs:
             raise ValueError(f"{what} needs whole recordings without times: leave out return_timestamps and chunk_length_s")
@@ -384,7 +385,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return (seconds[1] - seconds[0]) / (lengths[1] - lengths[0])
 
     def _turned(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
-        """Transpose Whisper's features. Batches are padded along the second axis, so that axis must be time."""
+        """Transpose Whisper's features. Batches are padded along the second axis, so the second axis must be time."""
         if self.type == "seq2seq_whisper":
             model_inputs["input_features"] = model_inputs["input_features"].transpose(1, 2).contiguous()
         return model_inputs

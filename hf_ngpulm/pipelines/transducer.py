@@ -18,16 +18,16 @@ _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 class TransducerNGramPipeline(NGramPipeline):
     """Recognise speech with transducers (Parakeet RNN-T and TDT, Nemotron) and an n-gram language model or a beam search.
 
-    Without `lm`, `phrases`, `rescorer`, `num_beams`, `strategy`, `pause_seconds` and `confidence` the results equal those of
-    Transformers' pipeline. With any of them, whole batches are decoded at once, without padding. Chunked long audio is decoded
-    as a whole: the prediction network and the LM continue across chunks. Inputs, batching and chunking are those of the stock
-    pipeline.
+    Without `lm`, `phrases`, `rescorer`, `num_beams`, `strategy`, `pause_seconds` and `confidence` the results are the same as
+    in Transformers' pipeline. With any of these settings, whole batches are decoded at once, without padding. Chunked long
+    audio is decoded as a whole: the prediction network and the LM continue across chunks. Inputs, batching and chunking are as
+    in Transformers' pipeline.
 
     Besides the arguments of all families (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
         num_beams: number of hypotheses in the beam; 1 is greedy search, "auto" is 3. The default is "auto" with `lm` or
-            `phrases` (for all recordings of a call alike), otherwise 1.
+            `phrases` (for all recordings of a call), otherwise 1.
         strategy: "greedy", "alsd" (beam search, the default with beams) or "aes" (beam search for RNN-T).
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
         score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, lm_guard, engine: also as for `hf_ngpulm.TransducerDecoder`.

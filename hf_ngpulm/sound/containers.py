@@ -29,7 +29,7 @@ def container_of(head: bytes) -> str | None:
 
 
 class Unpacked:
-    """The audio of a WebM or MP4 file, read from the beginning to the end like a `soundfile.SoundFile`, within a `with` block.
+    """Read the audio of a WebM or MP4 file from the beginning to the end, like a `soundfile.SoundFile`, within a `with` block.
 
     `frames` is None, because the length is known only at the end.
 

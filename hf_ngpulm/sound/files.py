@@ -21,7 +21,7 @@ LEAST_READ = 0.95  # a file with a smaller share of the frames in its header (an
 
 
 class Resampler:
-    """Resamples audio piece by piece. The joined pieces equal the result of resampling the whole audio.
+    """Resample audio piece by piece. The joined pieces are the same as if the whole audio was resampled at once.
 
     Args:
         rate: input rate in hertz.
@@ -80,7 +80,7 @@ def decode_audio(
         source: a path, or an open binary file, in a format that `read_audio` reads.
         sampling_rate: rate of the result, in hertz.
         name: the source's name in error messages; by default its path.
-        offset, duration: the part to read, in seconds; without a duration, everything after `offset`.
+        offset, duration: start and length of the part to read, in seconds; without a duration, all audio after `offset`.
 
     Returns:
         Samples, float32 `[N]`; empty if the file has no samples.

@@ -1,4 +1,4 @@
-"""Read 16-bit WAV files with the standard library. For open files it is faster than libsndfile, which calls Python per read."""
+"""Read 16-bit WAV files with the standard library. For open files it is faster, because libsndfile calls Python per read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Wave:
-    """Reads a 16-bit WAV file with the methods of `soundfile.SoundFile`. The samples equal those of libsndfile.
+    """Read a 16-bit WAV file with the methods of `soundfile.SoundFile`. The samples are the same as with libsndfile.
 
     Args:
         reader: the standard library's reader of the file.
@@ -24,8 +24,8 @@ class Wave:
 
     @classmethod
     def opened(cls, source: str | os.PathLike[str] | IO[bytes]) -> Wave | None:
-        """Open a file; return None for other kinds of files, and for files whose header contradicts their length. libsndfile
-        should read these; `source` is then rewound to its beginning.
+        """Open a 16-bit WAV file. Return None if the file is of another kind, or if the header contradicts the file's length.
+        Then `source` is rewound to its beginning, because libsndfile should read it.
         """
         file: IO[bytes] = open(source, "rb") if isinstance(source, str | os.PathLike) else source  # noqa: SIM115 - closed below
         own = None if file is source else file

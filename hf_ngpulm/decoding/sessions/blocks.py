@@ -23,7 +23,7 @@ class BlockStream:
 
     `add` takes frames in blocks of any size, `set_context` changes phrases between blocks, and `partials` and `hypotheses`
     return results at any time. Block sizes don't change the results. The search's memory doesn't grow with the number of
-    frames: only the transcript does.
+    frames: only the transcripts grow.
 
     Args:
         slots: the search, with a slot for each row.
@@ -76,7 +76,8 @@ class BlockStream:
             lengths: integers `[B]`, number of frames of each row (default T).
 
         Raises:
-            InvalidLogitsError: NaN or infinite logits, probabilities, or a wrong shape. The stream stays as it was.
+            InvalidLogitsError: the logits hold NaN or infinity, are probabilities, or have a wrong shape. The stream is
+                unchanged.
             ValueError: the lengths don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
@@ -128,7 +129,7 @@ class BlockStream:
 
 def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
     """Validate logits `[B, T, C]` and return the lengths of their rows, int32 `[B]`. Raises InvalidLogitsError if the shape or
-    type is wrong, or `blank_id` isn't a class, ValueError if the lengths don't fit the logits.
+    type is wrong, or if `blank_id` isn't a class. Raises ValueError if the lengths don't fit the logits.
     """
     checked = checked_frames(logits, lengths, "logits", "C")
     if blank_id >= logits.shape[2]:
@@ -139,13 +140,13 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
 def check_utterances(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
     """Validate the logits of whole utterances and return their lengths, int32 `[B]`. Errors are as for `check_logits`.
 
-    If `lengths` is None, a row ends before its padding, which is the last frames in which all classes have the same value. No
-    model returns such frames.
+    If `lengths` is None, the padding at the end of a row doesn't count. A frame is padding if all its classes have the same
+    value. No model returns such frames.
     """
     checked = check_logits(logits, lengths, blank_id)
     if lengths is not None or not logits.shape[1]:
         return checked
-    # Two classes of the last frames suffice to see that most batches have no padding. A GPU checks all frames instead, so that
+    # In most batches, two classes of the last frames show that there is no padding. A GPU checks all frames instead, so that
     # the host needn't wait for the comparison.
     if logits.device.type == "cpu" and not bool((logits[:, -1, 0] == logits[:, -1, -1]).any()):
         return checked

@@ -1,4 +1,4 @@
-"""Define the slots of CTC decoders, and their rules. A slot holds the search of a stream or of a row of a batch."""
+"""Define the slots and rules of CTC decoders. A slot holds the search of one stream, or of one row of a batch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..hypotheses import Hypothesis
 from .delayed import DelayedFusion
 from .session import Found, Slots
 
-# Cost of continuing a label under the rule "stay", per unit of LM weight: about the LM's cost of an average token. Without it
-# continuing would be cheaper than any new token, since only new tokens pay an LM score.
+# Cost of continuing a label under the rule "stay", per unit of LM weight: about the LM's cost of an average token. Without this
+# cost, continuing a label would be cheaper than any new token, because only new tokens pay an LM score.
 STAY_COST = 3.0
 # Frames per block. After each block the tokens that all hypotheses share leave the history.
 BLOCK_FRAMES = 256
@@ -68,8 +68,8 @@ class CTCSlots(Slots):
             lengths, counts: int32 `[N]`, number of frames of each slot, on the device and on the CPU.
 
         Returns:
-            int32 `[N]`, each slot's first frame with NaN or infinity, or -1 if it has none. Slots with such a frame are
-            unchanged.
+            int32 `[N]`, each slot's first frame with NaN or infinity, or -1 if all frames are finite. A slot with such a frame
+            doesn't change.
         """
         self.classes = logits.shape[2]
         if self.delayed is not None:
@@ -77,7 +77,7 @@ class CTCSlots(Slots):
         return self._feed(slots, logits, lengths, counts)
 
     def _feed_delayed(self, delayed: DelayedFusion, slots: np.ndarray | None, logits: Tensor, counts: np.ndarray) -> np.ndarray:
-        """Decode frames, and let the rescorer score the hypotheses at each of its turns."""
+        """Decode frames, and let the rescorer score the hypotheses at each turn of the rescorer."""
         rows, counts = np.arange(len(self.frames)) if slots is None else slots, counts.astype(np.int32)
         is_bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1)).cpu().numpy()
         is_bad &= np.arange(logits.shape[1]) < counts[:, None]
@@ -97,9 +97,9 @@ class CTCSlots(Slots):
     def shares(self, delayed: DelayedFusion, slots: np.ndarray) -> np.ndarray:
         """Return the rescorer's shares in the scores of the hypotheses of some slots, `[N, K]`.
 
-        The share isn't stored with a hypothesis, but computed: it is what remains of the score after subtracting the scores of
-        the acoustics, n-gram models, phrases and token bonuses. (A hypothesis may take its alignment from its parent without
-        the parent's scores. So the share can't be passed on from parents.)
+        A hypothesis may take its alignment from its parent without the parent's scores, so a share can't be passed on from
+        parents. The share is computed instead: it is the score minus the scores of the acoustics, n-gram models, phrases and
+        token bonuses.
         """
         fused, weighted = self.not_acoustic(slots)
         live = self.live()[slots]
@@ -149,7 +149,7 @@ class CTCSlots(Slots):
         """Return the non-acoustic scores of the hypotheses of some slots in a beam search.
 
         Returns:
-            All non-acoustic scores; and only those of language models, phrases and token bonuses. Each is float64 `[N, K]`.
+            Two arrays, float64 `[N, K]`: all non-acoustic scores; and only the scores of LMs, phrases and token bonuses.
         """
         raise TypeError("greedy search has no such scores")
 
@@ -170,7 +170,7 @@ class CTCSlots(Slots):
 
 
 def weighted_scores(slots: CTCSlots, rows: np.ndarray, lm_scores: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the weighted scores of hypotheses by language models and phrases, plus token bonuses: float64 `[N, K]`.
+    """Return each hypothesis's weighted score by language models and phrases, plus its token bonuses: float64 `[N, K]`.
 
     Args:
         rows: int64 `[N]`, numbers of the slots.
@@ -198,8 +198,8 @@ def beam_rules(decoder: Any, models: RowModels, classes: int) -> BeamRules:
 
 
 def unscored(models: RowModels) -> Tensor:
-    """Return the weighted score that classes without a token of the LM get instead of an LM score, float32 `[B]`.
+    """Return the weighted score that a class without a token of the LM gets instead of an LM score, float32 `[B]`.
 
-    It is the score of one of V equally likely tokens. If it were 0, such classes would win because they cost nothing.
+    The score is the log-probability of one of V equally likely tokens. With a score of 0, such classes would win.
     """
     return -math.log(max(models.vocab_size, 1)) * models.lm_weights

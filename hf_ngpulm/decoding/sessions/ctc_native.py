@@ -1,4 +1,4 @@
-"""Search CTC outputs on the CPU: slots whose states the native core reads and writes."""
+"""Search CTC outputs on the CPU. The native core reads and writes the states of the slots."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CoreSlots(CTCSlots):
     """Slots on the CPU. The states of all searches are one structured array, which the native core reads and writes.
 
     Attributes:
-        rows: `[S]`; its fields are the state of a slot's search.
+        rows: structured array `[S]`. The fields of an element are the state of a slot's search.
         prepared: the models and options for the core. It is made on demand; each change of the models sets it to None.
     """
 
@@ -145,8 +145,8 @@ class CoreSlots(CTCSlots):
     def search_core(
         self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
     ) -> np.ndarray:
-        """Search frames in the core. The arguments and the result are those of `search`. `search` restores the states of slots
-        with a broken frame; here those states are undefined afterwards.
+        """Search frames in the core. The arguments and the result are as for `search`. Afterwards the states of slots with a
+        broken frame are undefined; `search` restores these states.
         """
 
     def batch(self, slots: np.ndarray | None) -> CtcRows:

@@ -1,4 +1,4 @@
-"""Search CTC outputs on a GPU, or with the reference: slots whose states are tensors."""
+"""Search CTC outputs on a GPU, or with the reference engine. The states of the slots are tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ State = TypeVar("State", beam.BeamState, GraphState, "GreedyState")
 
 
 class TensorSlots(CTCSlots, Generic[State]):
-    """Slots whose state is a tuple of tensors, `[S, ...]` each. GPU search, the reference, and graph search use them.
+    """Slots whose state is a tuple of tensors, `[S, ...]` each. GPU search, the reference and graph search use this class.
 
     Every kind of state has `lm_states` and `lm_scores`, `[S, K, M]`, for K hypotheses and M automata. A search also returns a
     trace: for each frame the labels of the hypotheses and, in a beam, the links to their parents.
@@ -116,7 +116,7 @@ class TensorSlots(CTCSlots, Generic[State]):
             last: the result of `labels_before`.
             links, labels: the trace.
             lengths: number of frames of each slot.
-            confidences: of each frame, `[N, T]`; None without a measure.
+            confidences: the confidence of each frame, `[N, T]`; None without a measure.
         """
         self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
 

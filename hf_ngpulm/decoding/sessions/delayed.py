@@ -1,8 +1,8 @@
 """Let a rescorer take part in a search: delayed fusion (arXiv 2501.09258).
 
-Every few frames, the rescorer scores the complete words of the best hypotheses (`rescorer_best`). Its share is added to their
-scores in the beam until the next turn. Final scores have no such share: the whole texts are scored at the end, as without
-delayed fusion.
+Every few frames, the rescorer has a turn: it scores the complete words of the best hypotheses (`rescorer_best`). Until the next
+turn, the rescorer's share is added to the scores of the hypotheses in the beam. Final scores have no such share. At the end,
+the rescorer scores the whole texts, as without delayed fusion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DelayedFusion:
 
     Attributes:
         every: number of frames between two turns of the rescorer.
-        turns: int64 `[S]`, by slot: when the rescorer's next turn comes, in frames since the start of the utterance.
+        turns: int64 `[S]`, for each slot: the time of the rescorer's next turn, in frames since the start of the utterance.
     """
 
     def __init__(self, slots: Any, every: int) -> None:
@@ -65,8 +65,8 @@ class DelayedFusion:
         return shares
 
     def _scores(self, slots: list[int], texts: list[list[str]]) -> list[list[float]]:
-        """Return the rescorer's score of each text in `texts`, which has a list for each slot. The texts of a slot score 0 if
-        the rescorer can't read one of them. The error is raised when the slot's utterance ends.
+        """Return the rescorer's score of each text in `texts`, which has a list for each slot. If the rescorer can't read one
+        text of a slot, all texts of the slot score 0. The error is raised when the slot's utterance ends.
         """
         try:
             return self.texts.scores(slots, texts)
@@ -80,8 +80,8 @@ class DelayedFusion:
         self.texts.scores(slots.tolist(), texts, ended=True)
 
     def ids(self, slots: np.ndarray, places: np.ndarray) -> Iterator[tuple[int, list[int]]]:
-        """Yield for each hypothesis the number of tokens in its slot's transcript, and its tokens after the transcript.
-        `slots`, `places`: each hypothesis's slot, and its index in the slot's beam.
+        """For each hypothesis, yield the number of tokens in the slot's transcript, and the hypothesis's later tokens. `slots`,
+        `places`: each hypothesis's slot, and the hypothesis's index in the slot's beam.
         """
         sizes, tails = self.slots.history.tails_of(slots, places)
         for slot, size, tail in zip(slots.tolist(), sizes.tolist(), tails.ids.tolist()):

@@ -15,7 +15,7 @@ from .session import Found
 
 
 class GraphSlots(TensorSlots[GraphState]):
-    """Search streams by token passing on the CPU, which also holds the models; see `hf_ngpulm.search.ctc_graph`."""
+    """Search streams by token passing on the CPU. The models are on the CPU, too. See `hf_ngpulm.search.ctc_graph`."""
 
     def __init__(self, decoder: Any, models: RowModels) -> None:
         super().__init__(decoder, models, decoder.options.max_active)

@@ -46,7 +46,7 @@ class Switch(NamedTuple):
         return torch.from_numpy(np.where(self.is_empty, self.starts[:, None], self.roots[:, None]))
 
     def of(self, which: np.ndarray) -> Switch:
-        """Return the phrases of a selection of the slots."""
+        """Return the new phrases of some of the slots."""
         return Switch(self.starts[which], self.roots[which], self.weights[torch.from_numpy(which)], self.is_empty[which])
 
 
@@ -82,7 +82,7 @@ class Slots(ABC):
         return self.models.has_phrases
 
     def place(self, slot: int, models: RowModels) -> None:
-        """Set the models and weights of a slot to those of the first row of `models`."""
+        """Copy the models and weights of the first row of `models` to a slot."""
         for name in ("states", "weights", "present"):
             getattr(self.models, name)[slot] = getattr(models, name)[0]
         if self.models.grammars is not None and models.grammars is not None:
@@ -91,8 +91,8 @@ class Slots(ABC):
             self.models.silent[slot] = False
 
     def place_lms(self, slot: int, models: RowModels, silent: bool) -> None:
-        """Set a slot's language models and their weights to those of the first row of `models`; phrases stay. `silent`: whether
-        the settings that balance a language model have no effect in the slot.
+        """Copy the language models and weights of the first row of `models` to a slot. The slot's phrases stay. `silent`:
+        whether the settings that balance a language model have no effect in the slot.
         """
         columns, mine = slice(self.models.num_lms), self.models.of(slice(slot, slot + 1))
         for name in ("states", "weights", "present"):
@@ -110,7 +110,7 @@ class Slots(ABC):
 
         Args:
             models: the present models and an empty column of phrases.
-            shift: distance by which the language models have moved in the pool of automata; searches add it to their states.
+            shift: distance by which the language models have moved in the pool of automata; searches add it to LM states.
         """
         self.models = models
 
@@ -179,8 +179,8 @@ class Slots(ABC):
         """Decode a chunk `[T, ...]` of each slot in `slots`, int64 `[N]`. A slot may occur only once.
 
         Returns:
-            int64 `[N]`, each slot's first frame (of the utterance) with NaN or infinity, or -1 if it has none. Slots with such
-            a frame are unchanged, or are `is_broken` from now on.
+            int64 `[N]`, each slot's first frame (of the utterance) with NaN or infinity, or -1 if all frames are finite. A slot
+            with such a frame is unchanged, or is `is_broken` from now on.
         """
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Slots(ABC):
 
     @abstractmethod
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        """Return the best hypotheses of some slots, the best one first. Their scores include the utterance's end. `score_eos`:
+        """Return the best hypotheses of some slots, the best one first. The scores include the utterance's end. `score_eos`:
         whether `</s>` counts. `most`: maximum number of hypotheses per slot, which differ in their tokens.
         """
 
@@ -223,7 +223,7 @@ class Slots(ABC):
 
 
 class Follower:
-    """Switch slots to other phrases. Phrases stay in the pools of the decoder's fusion as long as a slot uses them."""
+    """Switch slots to other phrases. Phrases stay in the pools of the decoder's fusion as long as a slot uses the phrases."""
 
     def __init__(self, slots: Slots) -> None:
         self.fusion, self.slots = slots.decoder.fusion, slots
@@ -256,8 +256,8 @@ class Follower:
 
 
 def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:
-    """Return the score change when unfinished phrases repay their bonus, unweighted and at most 0: float32 `[N, K]`. `rows`:
-    int64 `[N]`, rows of `models`. `lm_states`: `[N, K, M]`, the automata's states of the rows' hypotheses.
+    """Return the unweighted bonuses that unfinished phrases repay, as numbers of at most 0: float32 `[N, K]`. `rows`: int64
+    `[N]`, rows of `models`. `lm_states`: `[N, K, M]`, the automata's states of the rows' hypotheses.
     """
     states = lm_states[..., -1].to(models.states.device, copy=True).flatten()
     ends = torch.full_like(states, models.vocab_size)

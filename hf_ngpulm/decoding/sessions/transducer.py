@@ -35,11 +35,11 @@ class TransducerPath(NamedTuple):
         return [token for token in self.steps.ids.tolist() if token != blank_id]
 
     def plus(self, more: float) -> TransducerPath:
-        """Return the path with a higher score."""
+        """Return the path with `more` added to the total score."""
         return self._replace(scores=(self.scores[0] + more, *self.scores[1:]))
 
     def written(self, writing: Writing, length: int) -> Hypothesis:
-        """Return the path, whose steps mustn't have blanks, as a `Hypothesis` in an utterance of `length` frames."""
+        """Return the path as a `Hypothesis` of an utterance of `length` frames. The steps mustn't have blanks."""
         ids, starts, ends, confidences = self.steps
         hypothesis = writing.hypothesis(
             self.scores, ids.tolist(), starts.tolist(), np.minimum(ends, length).tolist(), confidences.tolist()
@@ -51,22 +51,22 @@ def rescored_paths(
     paths: Sequence[Sequence[TransducerPath]], texts: Sequence[Sequence[str]], rescorer: Any, weight: float | Tensor,
     word_bonus: float | Tensor, rank: Callable[[TransducerPath], float],
 ) -> list[list[TransducerPath]]:  # fmt: skip
-    """Do as `hf_ngpulm.decoding.second_pass.rescored` for paths. `texts`: the text of each path."""
+    """Rerank paths, as `hf_ngpulm.decoding.second_pass.rescored` reranks hypotheses. `texts`: the text of each path."""
     added = what_is_added(texts, rescorer.scores(texts), weight, word_bonus)
     changed = [[path.plus(more) for path, more in zip(*of_row)] for of_row in zip(paths, added)]
     return [sorted(of_row, key=rank, reverse=True) for of_row in changed]
 
 
 class TransducerSlots(Slots):
-    """Run a transducer's search, and keep the frames that it can't search yet.
+    """Run a transducer's search, and keep the frames that the search can't use yet.
 
     In ALSD, hypotheses are at different frames. If the next step of a hypothesis needs a frame that hasn't arrived, the whole
-    stream waits. A step without that hypothesis would give another beam, and results would depend on the chunk sizes.
+    stream waits. Without that hypothesis, the step would give another beam, and results would depend on the chunk sizes.
 
     Args:
         search: the search, with a row for each slot.
-        waiting: `[S, T, D]`, each slot's frames from the earliest frame at which one of its hypotheses is. It grows on demand.
-        keeps_blanks: whether `paths` includes blanks.
+        waiting: `[S, T, D]`, each slot's frames, from the frame of the hypothesis that is furthest behind. It grows on demand.
+        keeps_blanks: whether the paths that `paths` returns include blanks.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class TransducerSlots(Slots):
         self._run(np.zeros_like(lengths))
 
     def paths(self) -> list[list[TransducerPath]]:
-        """Return up to `num_searched` paths per slot, the best one first. Their scores include the utterance's end."""
+        """Return up to `num_searched` paths per slot, the best one first. The scores include the utterance's end."""
         options = self.decoder.options
         ranked = self.ranked(slice(None), options.score_eos, options.num_searched)
         rows = np.repeat(np.arange(len(ranked)), [len(of_row) for of_row in ranked])
@@ -190,8 +190,8 @@ class TransducerSlots(Slots):
             self._search(self.held, reaches)
             return
         while True:
-            # Before its turn, a slot searches as if only the frames up to the turn had arrived, so that the turns don't depend
-            # on the chunk sizes.
+            # Before the rescorer's turn, a slot searches as if only the frames up to the turn had arrived. Otherwise the turns
+            # would depend on the chunk sizes.
             due = self.begun & (self.bad < 0) & (delayed.turns <= self.frames)
             held = np.where(due, delayed.turns - (self.frames - self.held), self.held)
             self._search(np.where(self.bad < 0, held, 0), np.where(due, waits, reaches))
@@ -201,8 +201,8 @@ class TransducerSlots(Slots):
             self.search.share(slots, delayed.shares(slots))
 
     def _search(self, held: np.ndarray, reaches: np.ndarray) -> None:
-        """Search `held` `[S]` waiting frames of each slot, and append the steps to the histories. `reaches`: see
-        `TransducerSearch.run_on`.
+        """Search waiting frames, and append the steps to the histories. `held`: int64 `[S]`, number of frames to search in each
+        slot. `reaches`: see `TransducerSearch.run_on`.
         """
         first_frames = self.frames - self.held
         before = self.search.array("times") + first_frames[:, None]
@@ -213,7 +213,7 @@ class TransducerSlots(Slots):
         self.bad = np.where((self.bad < 0) & (bad >= 0) & self.begun, bad + first_frames, self.bad)
 
     def _leave(self, consumed: np.ndarray) -> None:
-        """Drop the first waiting frames of each slot: `consumed` `[S]` frames. The remaining frames move to the front."""
+        """Drop the first `consumed` `[S]` waiting frames of each slot. The remaining frames move to the front."""
         left = self.held - consumed
         counts = np.where(consumed > 0, left, 0)
         total = int(counts.sum())
