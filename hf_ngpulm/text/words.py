@@ -17,7 +17,7 @@ _BEGINS_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def begins_with_blank(tokenizer: Any) -> bool:
-    """Return whether transcripts begin with a space that the tokenizer doesn't add. Whisper's transcripts do."""
+    """Return whether transcripts begin with a space that the tokenizer doesn't add, as in Whisper."""
     return {"<|startoftranscript|>", "Ġ"} <= tokenizer.get_vocab().keys() and not tokenizer.tokenize("a")[0].startswith("Ġ")
 
 
@@ -29,8 +29,8 @@ def with_blank(text: str) -> str:
 class WordSplitter:
     """Cut token sequences of one tokenizer into words.
 
-    If the vocabulary has pieces with SentencePiece's or byte-level BPE's mark, words begin at these pieces. Otherwise tokens
-    are cut at the tokenizer's word delimiter (`|` in many vocabularies of characters), or at spaces.
+    If the vocabulary has pieces with the mark of SentencePiece or byte-level BPE, words begin at these pieces. Otherwise words
+    end at the tokenizer's word delimiter (`|` in many vocabularies of characters), or at spaces.
     """
 
     def __init__(self, tokenizer: Any) -> None:
