@@ -1,4 +1,4 @@
-"""List the commands, run one, and turn errors into messages and exit statuses."""
+"""List the commands, run a command, and convert errors to messages and exit statuses."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ KINDS = ("txt", "srt", "vtt", "json")  # kinds of transcript files
 
 
 def audio_of(arguments: Iterable[str]) -> dict[str, str]:
-    """Return a map from the path of each audio file to its name. A name is relative to the given folder or pattern.
+    """Return a map from audio files' paths to names. A name is relative to the given folder or pattern.
 
     Args:
         arguments: files, folders (including subfolders), and patterns such as `calls/**/*.wav`.

@@ -37,7 +37,7 @@ def check_folder(model: str) -> None:
 
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
-    """Return whether the source is a KenLM binary to read with its own words, without token ids."""
+    """Return whether the source is a KenLM binary that is read as words, not as token ids."""
     if library.format_of(source) is not library.KENLM or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":

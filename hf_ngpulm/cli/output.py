@@ -20,7 +20,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """If the block ends with KeyboardInterrupt, add a message about the work that is kept. `kept`: returns this message."""
+    """If the block ends with KeyboardInterrupt, add a message about the saved work. `kept`: returns this message."""
     try:
         yield
     except KeyboardInterrupt:
@@ -49,8 +49,8 @@ def print_line(text: Any, **options: Any) -> None:
 def print_table(
     rows: Iterable[Sequence[str]], headings: Sequence[str] | None = None, title: str | None = None, bold: int | None = None
 ) -> None:
-    """Print a table. If there are headings, the first column is left-aligned, and the others are right-aligned. `bold`: number
-    of the row to print in bold.
+    """Print a table. If it has headings, all columns after the first are right-aligned. `bold`: number of a row to print in
+    bold.
     """
     table = Table(title=title, show_header=headings is not None)
     for i, heading in enumerate(headings or ()):
@@ -66,7 +66,7 @@ def percent(rate: float | None, digits: int = 1) -> str:
 
 
 def meaning(result: dict[str, Any]) -> str:
-    """Return a result of `Understanding.as_dict` as text. The first line is the meaning; the other lines explain it."""
+    """Return a result of `Understanding.as_dict` as text. The first line is the meaning. Other lines explain the meaning."""
     slots = ", ".join(f"{slot['name']}={slot['value']!r}" for slot in result["slots"])
     intent = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
     lines = [f"{intent}, confidence {result['confidence']:.2f}"]

@@ -46,7 +46,7 @@ class Job:
         """Print the result. If some recordings could not be read, exit with status 3.
 
         Args:
-            saved_to: the file to which the result was saved, if any.
+            saved_to: the file with the saved result; None if the result wasn't saved.
             recordings: number of recordings.
             show: prints the result as text.
         """

@@ -75,7 +75,7 @@ def checked_frames(frames: Tensor, lengths: Outputs | None, name: str, last: str
 
     Args:
         frames: floating point of three dimensions.
-        lengths: as for `checked_lengths`.
+        lengths: see `checked_lengths`.
         name, last: names of the argument and of its last dimension, for messages.
 
     Raises:

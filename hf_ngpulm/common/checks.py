@@ -106,8 +106,8 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
 
 
 def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return `values` after checking that they are a JSON object. Otherwise raises NGramFormatError. `where`: the file, and
-    `what`: the object's place in it, both for the message.
+    """Return `values` if they are a JSON object; otherwise raise NGramFormatError. For the message: `where` is the file, and
+    `what` is the object's place in the file.
     """
     if not isinstance(values, dict):
         raise NGramFormatError(f"{where}: {what} should be an object, is {str(values)[:80]!r}")

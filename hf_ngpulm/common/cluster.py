@@ -140,7 +140,7 @@ def placed(actors: Actors, cpus: Sequence[float], gpus: Sequence[float]) -> tupl
     """Return the number of actors to start, the GPUs per actor, and the CPUs per actor.
 
     Args:
-        actors: the wanted number of actors and GPUs per actor; None leaves the choice to this function.
+        actors: the wanted number of actors and of GPUs per actor. If a number is None, this function chooses it.
         cpus: number of CPUs of each machine.
         gpus: number of GPUs of each machine that has GPUs.
 

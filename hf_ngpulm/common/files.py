@@ -27,7 +27,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield the path of a temporary file beside `path`. If the block ends without an error, move the file to `path`.
 
     After a crash, an interrupt or a full disk, the old file at `path` is unchanged. If the process is killed, its temporary
-    folder stays until the next write to the same path. On Windows, which can't lock folders, the folder stays for ever.
+    folder stays until the next write to the same path. On Windows the folder stays for ever, because folders can't be locked.
     """
     path = Path(path)
     with _temporary_folder(path.parent, f".{path.name[:32]}.tmp-") as folder:
@@ -78,7 +78,7 @@ def write_together(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def standing_at(path: Path) -> Path:
-    """Return the current path of a file from `write_together`. Before the file is moved to `path`, it is in `COMPLETE`."""
+    """Return the current path of a file from `write_together`. The file is in `COMPLETE` until it is moved to `path`."""
     complete = path.parent / COMPLETE / path.name
     return complete if complete.is_file() else path
 

@@ -30,8 +30,8 @@ class BeamSearchDecoderCTC:
 
     Args:
         alphabet: labels of the outputs.
-        language_model: a word-level language model, several of them, or None.
-        tokenizer: the recogniser's tokenizer, which then spells the words. Without it, words are spelled in labels. If the
+        language_model: a word-level language model, several such models, or None.
+        tokenizer: the recogniser's tokenizer. It spells the words; without a tokenizer, words are spelled in labels. If the
             labels are pieces (`▁`), each word gets the spellings with the fewest pieces, at most 16, because an uncertain
             recogniser mixes spellings.
         case: "lower" or "upper" changes the words of the language model before they are spelled, see
@@ -122,8 +122,8 @@ class BeamSearchDecoderCTC:
             beam_prune_logp: natural log, at most 0. Prefixes are dropped if their score minus the best prefix's score is lower.
             token_min_logp: minimum log-probability of a label, natural log. The search ignores less likely labels, but always
                 keeps the best label of each frame.
-            prune_history: leave out a transcript if a better transcript has the same last words, as many as the language
-                model's context.
+            prune_history: whether a transcript is dropped if a better transcript has the same last words. The compared words
+                are as many as the language model's context.
             hotwords: words to favour; every word of a text is a hotword. A single string is split into words, with a warning.
             hotword_weight: bonus of each hotword, natural log.
             lm_start_state: the preceding text's `last_lm_state`, from this decoder.
@@ -193,7 +193,7 @@ class BeamSearchDecoderCTC:
         unk_score_offset: float | None = None,
         lm_score_boundary: bool | None = None,
     ) -> None:
-        """Change the language model's weights; None leaves a parameter as it is. No-op without a language model."""
+        """Change the language model's weights. A parameter that is None stays unchanged. No-op without a language model."""
         if self._language_model is not None:
             self._language_model.reset_params(
                 alpha=alpha, beta=beta, unk_score_offset=unk_score_offset, score_boundary=lm_score_boundary
@@ -260,7 +260,7 @@ class BeamSearchDecoderCTC:
 
     @classmethod
     def load_from_hf_hub(cls, model_id: str, cache_dir: str | None = None, **kwargs: Any) -> BeamSearchDecoderCTC:
-        """Read a decoder from the Hub; only its own files are downloaded.
+        """Read a decoder from the Hub. Only the decoder's files are downloaded.
 
         Args:
             model_id: the repo.

@@ -182,7 +182,7 @@ class LanguageModel:
 
 
 class MultiLanguageModel:
-    """Combine several language models; a decoder uses the mean of their scores.
+    """Combine several language models. A decoder uses the mean of the models' scores.
 
     Args:
         language_models: at least two models, each with its own weights.
@@ -280,7 +280,7 @@ class HotwordScorer:
         return self.weight * len(self._match_ptn.findall(text))
 
     def score_partial_token(self, token: str) -> float:
-        """Return the bonus of an unfinished word: the weight times the word's share of the shortest hotword that it begins."""
+        """Return the bonus of an unfinished word: the weight times the word's share of the shortest hotword with this prefix."""
         if token not in self:
             return 0.0
         return self.weight * len(token) / max(1, min(map(len, self._char_trie.iterkeys(token))))

@@ -136,7 +136,7 @@ class CallSearch:
 
     @property
     def writing(self) -> LabelWriting:
-        """Return the rule by which labels form words."""
+        """Return the rule that forms words from labels."""
         special = self.decoder.splitter.special
         return LabelWriting(["" if token in special else label for token, label in enumerate(self.of.labels)], self.of.is_bpe)
 
@@ -223,7 +223,7 @@ def merged(
         offset: sum over the frames of a natural log: the total probability of the frame's unmasked labels.
         threshold: maximum distance of a text's score from the best score; other texts are dropped.
         most: maximum number of texts.
-        writing: the rule by which labels form words.
+        writing: the rule that forms words from labels.
         models, starts: the language models, and their initial states.
     """
     of_text: dict[str, list[Hypothesis]] = {}

@@ -85,7 +85,7 @@ class NGramLMConfig:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
-        """Read and check a config. `values`: its JSON. `where`: its file, for messages.
+        """Read and check a config. `values`: the config's JSON. `where`: the config's file, for messages.
 
         Raises:
             NGramFormatError: an entry is wrong; the message names it and its permitted values.

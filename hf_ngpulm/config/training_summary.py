@@ -41,7 +41,7 @@ class TrainingSummary:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> TrainingSummary:
-        """Read and check the summary in a config. `values`: its JSON. `where`: the config's file, for messages.
+        """Read and check the summary in a config. `values`: the summary's JSON. `where`: the config's file, for messages.
 
         Raises:
             NGramFormatError: an entry is wrong; the message names it.

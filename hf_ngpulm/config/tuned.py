@@ -87,8 +87,8 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings suit the requested search. `given`: the explicit settings, which may request a search.
-        If they don't request a search, settings for every search suit.
+        """Return whether these settings suit the requested search. `given`: the explicit settings. If they request no search,
+        settings for any search suit.
         """
         for weight, model in (("source_weight", "source_lm"), ("rescorer_weight", "rescorer")):
             if weight in self.settings and given.get(model) is None:
@@ -170,7 +170,7 @@ def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: M
 
 
 def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bool = False) -> dict[str, Any]:
-    """Return the settings of a decoder. If the language model remembers settings for the recogniser, they replace None.
+    """Return the settings of a decoder. If the language model remembers settings for the recogniser, these replace None.
 
     Args:
         lm: a language model. Lists and `LogLinear` have no remembered settings.
@@ -213,7 +213,7 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
 
 
 def tell_once(key: Any, message: str) -> None:
-    """Log a warning, unless a warning with the same key was logged before."""
+    """Log a warning if no warning with the same key was logged before."""
     if key not in _told:
         _told.add(key)
         logger.warning("%s", message)

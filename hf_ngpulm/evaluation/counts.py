@@ -56,7 +56,7 @@ class ErrorCounts(Summed):
 
     @property
     def rate(self) -> float:
-        """Return the errors per unit (word or character) of the reference. 0.1 means 10%. Insertions may raise it above 1.
+        """Return the errors per unit (word or character) of the reference. 0.1 means 10%. With insertions it may exceed 1.
 
         For an empty reference, return the number of errors, as jiwer does. It is 0 if the hypothesis is empty, too.
         """

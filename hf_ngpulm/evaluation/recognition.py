@@ -178,7 +178,7 @@ class Recogniser:
         return heard
 
     def warm_up(self, step: RecognitionStep) -> float:
-        """Run a step once for compilation and allocation. Return the seconds of the step. The clocks don't count them."""
+        """Run a step once for compilation and allocation. Return the step's seconds. The clocks exclude these seconds."""
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
         self(replace(step, seconds=step.seconds or (0.0,)))  # as a last chunk, so that no frames are kept
         self.model_seconds, self.decoder_seconds = before

@@ -60,7 +60,7 @@ class Recordings(Sequence[Recording]):
 
     Args:
         source: name of the source, for messages.
-        rows: recordings, or a sequence of items from which `made` makes recordings.
+        rows: recordings, or a sequence of items that `made` converts to recordings.
         fingerprint: a hash that identifies the data.
         made: function that makes a recording from its number and row; None if rows are recordings.
         described: function that makes a recording without audio from its number; None if rows have no audio.

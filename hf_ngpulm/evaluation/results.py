@@ -37,7 +37,7 @@ class Utterance:
         entities: important phrases in the transcript.
         error: reason why the audio couldn't be read, or why the recogniser refused the audio.
         cut: whether the hypothesis was cut at the limit of tokens.
-        confidences: the hypothesis's words with their confidences; empty unless they were requested.
+        confidences: the hypothesis's words with their confidences; empty if confidences weren't requested.
     """
 
     id: str

@@ -58,7 +58,7 @@ class NGramFile(ABC):
         return [word for word in self.vocabulary if word not in SPECIAL_WORDS]
 
     def word_table(self) -> NGramTable:
-        """Return the table of n-grams over words, in which id `i` is `words[i]`."""
+        """Return the table of n-grams over words. The id `i` is `words[i]`."""
         return self.table()
 
     def table(self, vocabulary: Vocabulary | None = None, units: str = "auto") -> NGramTable:
@@ -96,7 +96,7 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
         The units (detected if `units="auto"`), and the token id of each word.
 
     Raises:
-        NGramFormatError: the words aren't units of this vocabulary. The message shows some of them and the expected units.
+        NGramFormatError: the words aren't units of this vocabulary. The message shows some words and the expected units.
     """
     if units not in ("auto", *UNITS):
         raise ValueError(f"units should be one of {('auto', *UNITS)}, got {units!r}")

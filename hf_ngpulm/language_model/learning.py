@@ -71,7 +71,7 @@ class TextCounts:
             self.totals[ngram[:-1]] += count
 
     def remove(self, text: Sequence[int]) -> None:
-        """Remove a text. Raises ValueError if it isn't among the texts."""
+        """Remove a text. Raises ValueError if the text wasn't added before."""
         ids = tuple(text)
         if not self.texts[ids]:
             raise ValueError(f"this text isn't among those that were added: {list(ids)}")

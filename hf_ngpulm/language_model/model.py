@@ -52,7 +52,7 @@ class NGramLM(
     `from_texts`, `from_arpa` or `from_nemo`.
 
     Args:
-        parts: the parts of the model, which readers, training and composition return.
+        parts: the parts of the model. Readers, training and composition return such parts.
 
     Attributes:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.
@@ -85,7 +85,7 @@ class NGramLM(
 
     @property
     def parts(self) -> LMParts:
-        """The parts of the model, as the constructor takes them."""
+        """The parts of the model. They are the argument of the constructor."""
         return LMParts(self.config, self.automaton, self.unk_tokens, self.pieces)
 
     @classmethod

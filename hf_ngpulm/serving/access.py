@@ -77,7 +77,7 @@ class Access:
         return _counted(client)
 
     def check_host(self, request: web.Request) -> None:
-        """Refuse a request whose Host header isn't in `hosts`."""
+        """Refuse a request if its Host header isn't in `hosts`."""
         if self.hosts is None:
             return
         host = _host(request)
@@ -156,7 +156,7 @@ def counted_address(remote: str) -> str | None:
 
 
 def local_hosts(host: str, origins: Collection[str] = ()) -> set[str] | None:
-    """Return the host names of a server on a loopback address. For another address return None, which allows any name.
+    """Return the host names of a server on a loopback address. For another address, return None, so that any name is allowed.
 
     Args:
         host: the address that the server listens on.

@@ -186,8 +186,8 @@ class AttentionRecognizer:
         return len(self._recordings)
 
     def ready(self) -> list[int]:
-        """Return the ids of the recordings of which a whole piece, or the last piece, can be transcribed. The recording that
-        has waited longest is first.
+        """Return the ids of the recordings with a piece to transcribe: a whole piece, or the last piece. The recording that has
+        waited longest is first.
         """
         most = self.chunk_seconds * self.sampling_rate
         return [sid for sid, each in self._recordings.items() if each.size > most or (each.ended and each.size)]

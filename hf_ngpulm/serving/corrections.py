@@ -37,7 +37,7 @@ class Corrections:
         access: the access rules with the keys.
 
     Raises:
-        ValueError: the server has no keys. Then it can't tell whose corrections it stores.
+        ValueError: the server has no keys, so it can't distinguish the clients' corrections.
     """
 
     def __init__(self, folder: str | Path, limits: Limits, access: Access) -> None:
@@ -57,7 +57,7 @@ class Corrections:
         return True
 
     async def show(self, request: web.Request) -> web.Response:
-        """List the client's corrections, and the phrases that they teach."""
+        """List the client's corrections, and the phrases that the corrections teach."""
         return await self._answered(request, lambda log: None)
 
     async def add(self, request: web.Request) -> web.Response:

@@ -129,9 +129,7 @@ class PhraseBudget:
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
-        """Return the cost of phrases: their share of a full context, above 0. `count`: number of phrases. `size`: their size in
-        bytes.
-        """
+        """Return the cost of `count` phrases with a total of `size` bytes: the share of a full context, above 0."""
         return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
 
     def take(self, cost: float) -> float:

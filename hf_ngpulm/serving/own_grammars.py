@@ -1,6 +1,4 @@
-"""Compile the grammars that clients send. Another process tries each grammar first, then this process compiles it. Results are
-cached.
-"""
+"""Compile clients' grammars. Another process tries each grammar before this process compiles it. Results are cached."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class OwnGrammars:
         return True
 
     async def grammar(self, text: str, budget: PhraseBudget) -> Grammar:
-        """Make a client's grammar as soon as the client's budget allows it. Raises Problem if the grammar is invalid or too
-        large.
-        """
+        """Make a client's grammar when the client's budget allows it. Raises Problem if the grammar is invalid or too large."""
         key = _key(text)
         grammar, _ = self._kept.get(key, (None, 0))
         if grammar is not None:

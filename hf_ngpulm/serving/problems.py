@@ -39,7 +39,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Convert an error to a problem. An unexpected error gets a general message, because its own may contain private data."""
+    """Convert an error to a problem. Unexpected errors get a general message, because error messages may have private data."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Full):

@@ -54,7 +54,7 @@ def deployment(
 
     Raises:
         ImportError: Ray Serve isn't installed.
-        ValueError: `replicas` is a pair whose first number is 0 or above the second.
+        ValueError: `replicas` is a pair, and the first number is 0 or above the second number.
     """
     with needed("cluster", "deployments"):
         from ray import serve
@@ -108,7 +108,7 @@ def serve_replicas(deployed: Any, host: str, port: int, tell: Callable[[], Any])
 
 
 class OfThisProcess:
-    """An ASGI application that forwards requests to this process's server. A function isn't possible: Ray would call it."""
+    """An ASGI application that forwards requests to this process's server. It isn't a function, because Ray calls functions."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert _replica is not None

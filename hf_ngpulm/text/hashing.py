@@ -24,7 +24,7 @@ WORD = (1 << 64) - 1
 
 
 def text_hashes(tokenizer: Any, classes: int) -> Tensor:
-    """Return the factor and the hash of each class of a recogniser's outputs, int64 `[2, C]`. `classes`: their number, C."""
+    """Return the factor and the hash of each class in a recogniser's outputs, int64 `[2, C]`. `classes`: number of classes."""
     pieces = [*(Vocabulary.of(tokenizer).pieces or ())][:classes]
     for token in getattr(tokenizer, "all_special_ids", ()):
         pieces[token : token + 1] = [None] if token < len(pieces) else []

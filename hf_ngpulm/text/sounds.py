@@ -102,7 +102,7 @@ def _letter(character: str) -> str:
 
 
 def _cost(a: str, b: str) -> float:
-    """Return the cost of confusing two phones. An empty string means no phone: the other phone is missed or added."""
+    """Return the cost of confusing two phones. If a phone is an empty string, the other phone is missed or added."""
     if a == b:
         return 0.0
     if not a or not b:

@@ -25,7 +25,7 @@ def told(pieces: Counter[str]) -> str:
 def refuse_unwritable(
     tokens: int, unknown: int, pieces: Counter[str], sample: Sequence[str], tokenizer: Any, vocab_size: int, given: Any
 ) -> None:
-    """Refuse a text if a tokenizer can't write too large a share of its tokens.
+    """Refuse a text if too many of its tokens are unknown to the tokenizer.
 
     Args:
         tokens, unknown: the text's number of tokens, and its number of unknown tokens.

@@ -22,7 +22,7 @@ def begins_with_blank(tokenizer: Any) -> bool:
 
 
 def with_blank(text: str) -> str:
-    """Return a text with a leading space, unless the text is empty or its script has no spaces between words."""
+    """Return a text with a leading space. An empty text, or a text in a script without spaces, stays unchanged."""
     return text if not text or text[0].isspace() or _BEGINS_UNSPACED.match(text) else f" {text}"
 
 

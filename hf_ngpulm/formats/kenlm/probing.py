@@ -10,9 +10,9 @@ that no longer n-gram begins with this n-gram. The layout follows KenLM's `lm/se
 
 A table holds no words, but `combine` can be inverted, because its factor is odd and has an inverse modulo 2 ** 64. For a
 bigram, the reader tries every word as the first word. The inverse must be the id of a word; few wrong numbers are small enough.
-A longer n-gram consists of a prefix and a suffix that are one word shorter and already known. They overlap in all words except
-the first and the last, so the reader tries only pairs that overlap. KenLM's marks exclude many pairs. The result is certain,
-because exactly one n-gram must explain each key.
+A longer n-gram has a prefix and a suffix that are one word shorter and already known. The end of the prefix is the beginning of
+the suffix, so the reader tries only pairs that overlap. KenLM's marks exclude many pairs. The result is certain, because
+exactly one n-gram must explain each key.
 """
 
 from __future__ import annotations
