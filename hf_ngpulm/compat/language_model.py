@@ -280,7 +280,7 @@ class HotwordScorer:
         return self.weight * len(self._match_ptn.findall(text))
 
     def score_partial_token(self, token: str) -> float:
-        """Return the bonus of an unfinished word: the weight times the word's share of the shortest hotword with this prefix."""
+        """Return the bonus of an unfinished word: the weight times the word's share of the shortest hotword with the prefix."""
         if token not in self:
             return 0.0
         return self.weight * len(token) / max(1, min(map(len, self._char_trie.iterkeys(token))))
