@@ -1,4 +1,4 @@
-"""The `hf-ngpulm` command. Each subcommand has a short file, which parses options, calls the library and prints."""
+"""Run the `hf-ngpulm` command. Each subcommand has a short module that parses options, calls the library and prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 
 
 def main() -> None:
-    """Run the command line. A user's mistake prints one line on stderr and gives exit status 2, without a traceback."""
+    """Run the command line. After a user's mistake, print one line on stderr without a traceback, and exit with status 2."""
     try:
         from .app import run
     except ModuleNotFoundError as error:
@@ -19,5 +19,5 @@ def main() -> None:
 
 
 def _line(message: Warning | str, *_: object) -> str:
-    """Return the text of a warning, without the source file and line that raised it."""
+    """Return the text of a warning, without the name and the line of the source file."""
     return f"hf-ngpulm: {' '.join(str(message).split())}\n"

@@ -1,4 +1,4 @@
-"""List the commands, run one, and turn errors into messages and exit statuses."""
+"""List the commands, run a command, and convert errors to messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ADDRESS = re.compile(r"auto|local|(ray://)?[^/\s]+:[0-9]+")  # address of a Ray 
 
 
 def function_of(name: str) -> Callable[..., None]:
-    """Import a command and return its function in the form that Typer takes."""
+    """Import a command, and return its function for Typer."""
     # Silence progress bars of loading weights, and advice for programmers.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
@@ -47,10 +47,10 @@ def function_of(name: str) -> Callable[..., None]:
 
 
 class Command(TyperCommand):
-    """A command whose option --ray may stand without an address, which means "auto"."""
+    """A command with an optional address after --ray. Without an address, --ray means "auto"."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments. The argument after --ray is its address only if it looks like one."""
+        """Parse arguments. If the argument after --ray looks like an address, it is the address of the cluster."""
         completed: list[str] = []
         for arg, following in zip(args, [*args[1:], ""]):
             completed += [arg, "auto"] if arg == "--ray" and not ADDRESS.fullmatch(following) else [arg]
@@ -58,7 +58,7 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """The group of all commands; a command is imported when it is called."""
+    """The group of all commands. A command is imported when it is called."""
 
     _listing = False
 
@@ -81,7 +81,7 @@ class Commands(TyperGroup):
         return typed
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; Ctrl-C prints a line with the command's message (see `interruptible`)."""
+        """Run a command. After Ctrl-C, print a line with the command's message (see `interruptible`)."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:

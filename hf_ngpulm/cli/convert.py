@@ -76,7 +76,7 @@ def convert(
 
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
-    """Write the n-grams of a KenLM binary to an ARPA file, with the words that the binary contains."""
+    """Write the n-grams and words of a KenLM binary to an ARPA file."""
     if kind != "arpa":
         raise ValueError(
             f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "

@@ -49,7 +49,7 @@ def demo(
     """Transcribe bundled clips with small models of several kinds: alone, with a language model, with a beam, and with phrases.
     Works offline.
 
-    The small models only know synthetic voices. Three clips of people's voices are bundled, too, for models from the Hub:
+    The small models know only synthetic voices. For models from the Hub, three clips of people's voices are bundled, too:
 
     hf-ngpulm demo --model openai/whisper-tiny.en
     """
@@ -104,8 +104,8 @@ def _of_bundled(name: str, lm: library.NGramLM) -> Evaluations:
 
 
 def _of_orders(name: str) -> Evaluations:
-    """Evaluate a recogniser on clips of people's voices: alone, and with an LM trained on similar text in the recogniser's
-    style.
+    """Evaluate a recogniser on clips of people's voices, alone and with an LM. The LM is trained on similar text in the
+    recogniser's style.
     """
     folder = bundled("examples/speech") / ORDERS
     orders = library.read_recordings(folder / "clips.jsonl")
@@ -204,8 +204,8 @@ def _gain(evaluations: Evaluations, of_set: str, model: str) -> str:
 
 
 def _marked(reference: str, hypothesis: str, before: str) -> Text:
-    """Return the hypothesis with [wrong] and (missing) words marked. Words that are right, but weren't right in `before`, are
-    green.
+    """Return the hypothesis with marks for [wrong] and (missing) words. A right word is green if it wasn't right in `before`,
+    an earlier hypothesis.
     """
     with needed("eval", "error rates"):
         import jiwer

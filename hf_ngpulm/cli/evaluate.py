@@ -64,9 +64,9 @@ def evaluate(
 
     hf-ngpulm evaluate nvidia/parakeet-ctc-0.6b test.jsonl --lm org/my-lm --lm-weight 1.0 --num-beams 8 --baseline
 
-    Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ...` the processes share the recordings. So
-    do those of torchrun and `mpirun -np N`. Pass `--multi_gpu` on CPUs, too: with `--cpu`, accelerate starts only one process.
-    To resume a run with --output that was killed, repeat the command. The exit status is 3 if some audio could not be read.
+    Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ...`, torchrun or `mpirun -np N`, the
+    processes share the recordings. Pass `--multi_gpu` on CPUs, too, because accelerate starts only one process with `--cpu`. If
+    a run with --output was killed, repeat the command to resume it. The exit status is 3 if some audio could not be read.
     """
     import torch
 
@@ -149,7 +149,7 @@ def end_if_unreadable(unreadable: int, recordings: int) -> None:
 
 
 def _kept(output: str | None) -> str:
-    """Return a message about the results that an interrupted run keeps."""
+    """Return a message about the results that stay after an interrupted run."""
     if output is None:
         return "nothing is kept; with --output results.jsonl, a run keeps its results and can resume"
     return f"finished results are kept beside {output}: run the same command again to resume"

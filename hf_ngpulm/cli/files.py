@@ -14,7 +14,7 @@ KINDS = ("txt", "srt", "vtt", "json")  # kinds of transcript files
 
 
 def audio_of(arguments: Iterable[str]) -> dict[str, str]:
-    """Return a map from each audio file's path to its name relative to its folder or pattern.
+    """Return a map from audio files' paths to names. A name is relative to the given folder or pattern.
 
     Args:
         arguments: files, folders (including subfolders), and patterns such as `calls/**/*.wav`.
@@ -48,12 +48,13 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
     """Return the kind of file for transcripts, and the file of each recording.
 
     Args:
-        output: a file, whose ending may name the kind, or a folder.
-        kind: one of `KINDS`; required if the ending doesn't name it.
+        output: a file or a folder. The ending of a file may name the kind.
+        kind: one of `KINDS`; required if the file's ending doesn't name the kind.
         audio: result of `audio_of`.
 
     Raises:
-        ValueError: the ending is unknown, or `output` is one file although there are several recordings.
+        ValueError: the ending is unknown, `output` is one file although there are several recordings, or two recordings would
+            have the same file.
     """
     ending = Path(output).suffix[1:].lower()
     is_folder = os.path.isdir(output) or output.endswith(("/", os.sep)) or not ending
@@ -77,7 +78,7 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
 
 
 def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) -> None:
-    """Raise FileExistsError if a file, or a model in a folder, exists and `overwrite` is false."""
+    """Raise FileExistsError if a file or a folder with a model exists. If `overwrite` is true, do nothing."""
     if overwrite:
         return
     for path in map(Path, paths):

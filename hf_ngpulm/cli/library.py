@@ -1,4 +1,4 @@
-"""Names of the library that commands use. Each name is imported on first access, so `--help` needs no torch and no extras."""
+"""Provide the library's names for commands. A name is imported on first access, so `--help` needs no torch and no extras."""
 
 # ruff: noqa: F401
 from typing import TYPE_CHECKING

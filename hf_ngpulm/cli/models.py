@@ -30,14 +30,14 @@ def load_tokenizer(name: str | None) -> Any:
 
 
 def check_folder(model: str) -> None:
-    """Raise FileNotFoundError for a path that doesn't exist and can't be a repo's id. Transformers' own message is unclear."""
+    """Raise FileNotFoundError for a missing path that can't be a repo's id, because Transformers' own message is unclear."""
     is_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
     if is_path and not os.path.exists(model):
         raise FileNotFoundError(f"{model}: no such folder (and no id of a model on the Hub, which looks like org/name)")
 
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
-    """Return whether the source is a KenLM binary to read with its own words, without token ids."""
+    """Return whether the source is a KenLM binary that is read as words, not as token ids."""
     if library.format_of(source) is not library.KENLM or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
@@ -48,8 +48,8 @@ def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, u
 def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> library.NGramLM:
-    """Load a language model from any source that commands accept. `of_words`: the options for word-level models of
-    `NGramLM.from_arpa`.
+    """Load a language model from any source that commands accept. `of_words`: options of `NGramLM.from_arpa` for word-level
+    models.
     """
     if os.path.isfile(source) and not library.format_of(source).has_token_ids:
         if is_word_binary(source, tokenizer, vocab_size, units):
@@ -69,12 +69,12 @@ def load(
 
 
 def normalisation_of(name: str | None) -> str | None:
-    """Convert the value of `--normalise` to the form that `hf_ngpulm.text.normaliser` takes."""
+    """Convert the value of `--normalise` to an argument of `hf_ngpulm.text.normaliser`."""
     return NORMALISATIONS.get(name or "none", name)
 
 
 def load_recogniser(model: str, device: str | None, dtype: Any = None, **settings: Any) -> Any:
-    """Load a speech recognition pipeline without a progress bar. By default it runs on a GPU if there is one."""
+    """Load a speech recognition pipeline without a progress bar. The default device is a GPU if there is one."""
     import transformers
 
     check_folder(model)
@@ -92,11 +92,11 @@ def load_streaming(
     rescoring: Rescoring = NO_RESCORER,
     log: library.CorrectionLog | None = None,
 ) -> library.StreamingRecognizer:
-    """Load the streaming recogniser that the options describe.
+    """Load the streaming recogniser for some options.
 
     Args:
-        more_lms: language models that streams may use in place of `--lm`.
-        log: corrections, from which the language model of `--lm` learns.
+        more_lms: other language models that streams may use instead of `--lm`.
+        log: corrections. The language model of `--lm` learns from the corrections.
     """
     return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms, rescoring, log)
 
@@ -111,7 +111,7 @@ def load_serving(
     rescoring: Rescoring = NO_RESCORER,
     word_confidence: str | None = None,
 ) -> library.StreamingRecognizer | Any:
-    """Load the recogniser of a server: an `AttentionRecognizer` for an encoder-decoder, otherwise a `StreamingRecognizer`."""
+    """Load the recogniser of a server. It is an `AttentionRecognizer` for an encoder-decoder, else a `StreamingRecognizer`."""
     asr = load_recogniser(model, device)
     confidence = given(confidence=library.confidence_for(asr.model, word_confidence))
     if not library.is_seq2seq(asr.model):
@@ -145,7 +145,7 @@ def _streaming(
 
 
 def warm_up(recognizer: Any, **settings: Any) -> None:
-    """Decode noise once, so that compilation and allocation are done before a client waits."""
+    """Decode noise once, so that no client waits for compilation and allocation."""
     sid = recognizer.open(**settings)
     recognizer.push(sid, library.faint_noise(recognizer.sampling_rate))
     recognizer.end(sid)
@@ -154,13 +154,13 @@ def warm_up(recognizer: Any, **settings: Any) -> None:
 
 
 def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[Any], bool]:
-    """Return the phrases of all recordings, and whether each recording's own entities are boosted, too."""
+    """Return the phrases for all recordings. Also return whether each recording's own entities are boosted."""
     return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
 
 
 def grammar_settings(options: Understanding, may_explain: bool = False) -> dict[str, Any]:
-    """Return the settings of a pipeline or a stream, with the loaded grammar. Raises ValueError if there are settings of a
-    grammar but no grammar. `may_explain`: whether `--explain` is allowed without a grammar, because of phrases.
+    """Return the settings for a grammar, for a pipeline or a stream, with the loaded grammar. `may_explain`: whether phrases
+    allow `--explain` without a grammar. Raises ValueError if there are settings for a grammar but no grammar.
     """
     if options.grammar is None:
         explains = None if may_explain else options.explain or None
@@ -171,7 +171,7 @@ def grammar_settings(options: Understanding, may_explain: bool = False) -> dict[
 
 
 def read_phrases(given: Sequence[str] | None, option: str = "--phrases") -> list[Any]:
-    """Return phrases. A file's name stands for the phrases in the file; any other text is a phrase.
+    """Return phrases. If a text is the name of a file, return the phrases in the file. Any other text is a phrase.
 
     Raises:
         FileNotFoundError: a text looks like a file's name ("names.txt"), but there is no such file.
@@ -192,13 +192,13 @@ def read_phrases(given: Sequence[str] | None, option: str = "--phrases") -> list
 
 
 def never_written(given: Sequence[str] | None) -> list[Any]:
-    """Return phrases that are never written, from texts and files; see `read_phrases`."""
+    """Return the phrases that the recogniser must never write. `given`: texts and files, see `read_phrases`."""
     items = [item if isinstance(item, library.Phrase) else library.Phrase(item) for item in read_phrases(given, "--never")]
     return [library.Phrase(item.text, weight=-math.inf, aliases=item.aliases) for item in items]
 
 
 def _is_like_a_file(phrase: str) -> bool:
-    """Return whether a phrase looks like a path: its folder exists, or its ending resembles a text file's ("names.txtt")."""
+    """Return whether a phrase looks like a path. Its folder exists, or its ending is similar to ".txt" ("names.txtt")."""
     folder, name = os.path.split(phrase)
     ending = os.path.splitext(name)[1][1:].lower()
     return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

@@ -1,4 +1,4 @@
-"""Options that several commands share: type aliases, and dataclasses with one field per option."""
+"""Define options that several commands share. They are type aliases, or dataclasses with one field per option."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
 
     Args:
         help: the help text.
-        names: the option's names; by default, the field's name. A switch may have a name that turns it off.
+        names: the option's names; by default, the field's name. A switch may also have a name that turns the switch off.
         default: `MISSING` if the option is required.
         more: other arguments of `typer.Option`.
     """
@@ -42,7 +42,7 @@ def beams(value: Any) -> int | str:
 
 
 def evidence(value: Any) -> float | str:
-    """Parse the least evidence for keeping a language model: a number, "auto" or "off"."""
+    """Parse the minimum evidence for a language model (`lm_guard`): a number, "auto" or "off"."""
     if value in ("auto", "off"):
         return value
     try:
@@ -52,7 +52,7 @@ def evidence(value: Any) -> float | str:
 
 
 def moments(value: Any) -> float | str:
-    """Parse the time between two turns of a rescorer during a search: a number of seconds, or "word"."""
+    """Parse the time between two rescorings during a search: a number of seconds, or "word"."""
     if value == "word":
         return value
     try:
@@ -74,8 +74,8 @@ def argument(help: str, default: Any = MISSING) -> Any:
 
 
 def of_decoders(name: str, *names: str, **more: Any) -> Any:
-    """Describe an option that decoders also have. `name`: the option's name in decoders, which selects the help text. `names`,
-    `more`: as for `option`.
+    """Describe an option that decoders also have, with the same help text. `name`: the option's name in decoders. `names`,
+    `more`: see `option`.
     """
     return option(OPTIONS[name].line(), *names, **more)
 
@@ -122,7 +122,7 @@ NormaliseOption = Annotated[
 
 @dataclass(frozen=True)
 class WordOptions:
-    """Options for a word-level model, whose words are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
+    """Options for a word-level model. Its words are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
 
     lexicon: str | None = option("For word-level LMs: a file whose lines have a word, a tab and the pieces of its spelling.")
     case: str | None = option("For word-level LMs: spell words in lower or upper case; keep leaves them unchanged.")
@@ -137,7 +137,7 @@ class WordOptions:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of the language model and the search; the decoders document them."""
+    """Options of the language model and the search. The decoders document these options."""
 
     lm: str | None = of_decoders("lm")
     num_beams: Any = of_decoders("num_beams", parser=beams, metavar="NUMBER|auto")
@@ -154,7 +154,7 @@ class Decoding(SearchOptions):
 
 @dataclass(frozen=True)
 class Adjusted:
-    """Options that add to, or subtract from, the scores of the recogniser and the language model."""
+    """Options that change the scores of the recogniser and the language model by adding or subtracting other scores."""
 
     beta: float | None = of_decoders("beta")
     ilm_weight: float | None = of_decoders("ilm_weight")
@@ -181,7 +181,7 @@ def of_log() -> Any:
 
 @dataclass(frozen=True)
 class Boosting:
-    """Options for the phrases to boost, their weight, a second look at them, and corrections to learn from."""
+    """Options for phrases: the phrases to boost, their weight, a second look at phrases, and corrections."""
 
     phrases: PhrasesOption = None
     phrase_weight: float | None = of_decoders("phrase_weight")
@@ -194,7 +194,7 @@ class Boosting:
 
 @dataclass(frozen=True)
 class Understanding:
-    """Options for a grammar, and for accepting utterances as its sentences."""
+    """Options for a grammar, and for the decision to accept utterances as sentences of the grammar."""
 
     grammar: str | None = option(
         "Understand speech by a grammar: a file (JSGF, YAML of Rhino or Home Assistant, JSON of Vosk), or a folder."
@@ -225,7 +225,7 @@ class Chunks:
 
 @dataclass(frozen=True)
 class OnCluster:
-    """Options for a Ray cluster and its actors, each of which holds a recogniser."""
+    """Options for a Ray cluster and its actors. Each actor has a recogniser."""
 
     cluster: str | None = option(
         f"Work on a Ray cluster{AT}. All machines must see model and recordings.", "--ray", metavar="[HOST:PORT]",
@@ -265,7 +265,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class OfGrammars:
-    """Options for the least evidence with which a grammar accepts utterances; see `hf_ngpulm.evaluation.tune_grammar`."""
+    """Options to tune the minimum evidence at which a grammar accepts utterances; see `hf_ngpulm.evaluation.tune_grammar`."""
 
     grammar: str | None = option("Tune the evidence that this grammar needs: a saved folder, or a file.")
     other: list[str] | None = option("With --grammar: ordinary speech without commands, given like DATA; may be repeated.")
@@ -275,13 +275,13 @@ class OfGrammars:
 
 
 def given(*options: Any, **more: Any) -> dict[str, Any]:
-    """Return the values of some dataclasses and of `more`, by option name, without values that are None or False."""
+    """Return the values of several dataclasses and of `more`, by option name. Values that are None or False are left out."""
     every = {name: value for each in options for name, value in vars(each).items()} | more
     return {name: value for name, value in every.items() if value is not None and value is not False}
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for Typer. Parameters that are dataclasses are replaced by parameters for their fields."""
+    """Return a command for Typer. A parameter for each field replaces a parameter that is a dataclass."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in _parameters(function):
@@ -305,7 +305,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(of: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a function, or one per field of a dataclass, annotated for Typer."""
+    """Return the parameters of a function, annotated for Typer. For a dataclass, return a parameter per field."""
     hints = get_type_hints(of, include_extras=True)
     if is_dataclass(of):
         defaults = {each.name: each for each in fields(of)}

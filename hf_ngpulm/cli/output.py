@@ -20,7 +20,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Add the message of `kept` to a KeyboardInterrupt within the block. The message says which work is kept."""
+    """If the block ends with KeyboardInterrupt, add a message about the saved work. `kept`: returns this message."""
     try:
         yield
     except KeyboardInterrupt:
@@ -32,7 +32,7 @@ def print_json(value: Any) -> None:
 
 
 def print_result(result: dict[str, Any], output: str | None, as_json: bool, show: Callable[[], None]) -> None:
-    """Write a result to the JSON file `output`, unless it is None. Then print it, as a line of JSON or by calling `show`."""
+    """Write a result to the JSON file `output`, if given. Then print the result as a line of JSON, or call `show`."""
     if output:
         Path(output).write_text(json.dumps(result, ensure_ascii=False, indent=1), encoding="utf-8")
     if as_json:
@@ -49,7 +49,9 @@ def print_line(text: Any, **options: Any) -> None:
 def print_table(
     rows: Iterable[Sequence[str]], headings: Sequence[str] | None = None, title: str | None = None, bold: int | None = None
 ) -> None:
-    """Print a table. With headings, all columns but the first are right-aligned. `bold`: number of the row to print in bold."""
+    """Print a table. If it has headings, all columns after the first are right-aligned. `bold`: number of a row to print in
+    bold.
+    """
     table = Table(title=title, show_header=headings is not None)
     for i, heading in enumerate(headings or ()):
         table.add_column(heading, justify="right" if i else "left")
@@ -59,12 +61,12 @@ def print_table(
 
 
 def percent(rate: float | None, digits: int = 1) -> str:
-    """Return a ratio as text in percent; "-" for None."""
+    """Return a ratio as a percentage in text; "-" for None."""
     return "-" if rate is None else f"{100 * rate:.{digits}f}%"
 
 
 def meaning(result: dict[str, Any]) -> str:
-    """Return a result of `Understanding.as_dict` as text: the meaning in the first line, then its explanation."""
+    """Return a result of `Understanding.as_dict` as text. The first line is the meaning. Other lines explain the meaning."""
     slots = ", ".join(f"{slot['name']}={slot['value']!r}" for slot in result["slots"])
     intent = f"{result['intent'] or 'understood'}({slots})" if result["understood"] else "not understood"
     lines = [f"{intent}, confidence {result['confidence']:.2f}"]

@@ -38,7 +38,7 @@ def push(
     hf-ngpulm push my-lm org/my-lm --license cc-by-4.0 --language en --dataset org/dataset
     hf-ngpulm push lm.arpa.gz org/my-lm --tokenizer nvidia/parakeet-ctc-0.6b
 
-    The model is loaded and checked first. A card that was edited by hand is kept: the folder's card, or else the repo's.
+    The model is loaded and checked first. If the folder's card, or else the repo's card, was edited by hand, it is kept.
     Without options for datasets, languages or licence, the entries of the repo's card are kept. Log in first with hf auth
     login, or set HF_TOKEN.
     """
@@ -77,15 +77,15 @@ def push(
 
 
 def _refuse(told: dict[str, Any], card: str) -> None:
-    """Raise ValueError if `told` has options about the card, because the card was edited by hand. `card`: its place, for the
-    message.
+    """Raise ValueError if there are options about the card, because the card was edited by hand. `told`: the options about the
+    card. `card`: the card's place, for the message.
     """
     if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
         raise ValueError(f"{card} was changed by hand and is kept; add the values of {', '.join(options)} there")
 
 
 def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
-    """Return the model card of a repo; None if it has no card."""
+    """Return the model card of a repo; None if the repo has no card."""
     try:
         path = api.hf_hub_download(repo_id, library.CARD_FILE, revision=branch)
     except LocalEntryNotFoundError:  # the Hub can't be reached
@@ -97,7 +97,7 @@ def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
 
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Replace the Hub's errors by errors that name the remedy.
+    """Convert the Hub's errors to errors that name the remedy.
 
     Raises:
         PermissionError: the user isn't logged in, or may not write to the repo.

@@ -47,8 +47,8 @@ class Address:
 
 
 def _limit(field: str, help: str, name: str, least: float = 1) -> Any:
-    """Describe an option for a field of `Limits`, whose default is the field's default. `name`: the option's name. `least`: the
-    smallest value that it takes.
+    """Describe an option for a field of `Limits`. The option has the field's default. `name`: the option's name. `least`: the
+    option's minimum.
     """
     return option(help, name, default=getattr(Limits, field), min=least)
 
@@ -93,7 +93,7 @@ class Replicas:
 
     @property
     def number(self) -> int | tuple[int, int]:
-        """Return the number of replicas, or the fewest and the most. Raises ValueError for another text."""
+        """Return the number of replicas, or a pair of the minimum and the maximum. Raises ValueError for another text."""
         match = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", self.replicas or "1")
         if match is None:
             raise ValueError(f"--replicas should be a number, or the fewest and the most, as in 1-8; got {self.replicas!r}")
@@ -199,7 +199,7 @@ def _serve_on_cluster(on_cluster: Replicas, options: dict[str, Any], address: Ad
 
 
 def _in_replica(folder: str, options: dict[str, Any]) -> Any:
-    """Return the application of a replica. Its working directory is `folder` if its machine has this folder."""
+    """Return the application of a replica. If the replica's machine has the folder `folder`, the replica works in it."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
     return application(**options)[0]
@@ -230,7 +230,7 @@ def application(
 def work(
     *, port: int, tls: tuple[str | None, str | None], json_logs: bool, as_json: bool, number: int = 0, **options: Any
 ) -> None:
-    """Run a server. `options`: the arguments of `application`. `number`: the number of this process; only process 0 prints."""
+    """Run a server. `options`: the arguments of `application`. `number`: number of this process. Only process 0 prints."""
     if json_logs:
         log_json()
     app, recognizer, access = application(**options)
@@ -291,5 +291,5 @@ def _named(option: str, text: str) -> tuple[str, str]:
 
 
 def _name_of(model: str) -> str:
-    """Return a model's name for clients: its id, or the last part of its path."""
+    """Return a model's name for clients: the model's id, or the last part of its path."""
     return Path(model).resolve().name if os.path.exists(model) else model

@@ -88,7 +88,7 @@ def stream(
 
 
 def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield pieces until Ctrl-C. Ctrl-C ends the audio but not the command."""
+    """Yield pieces until Ctrl-C. Ctrl-C ends the audio; the command goes on."""
     with suppress(KeyboardInterrupt):
         yield from pieces
 
@@ -96,7 +96,7 @@ def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
 def _events(
     recognizer: library.StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Decode pieces of audio as one stream; yield its events. `context`: settings of the stream."""
+    """Decode pieces of audio as one stream, and yield the stream's events. `context`: settings of the stream."""
     sid = recognizer.open(**context)
 
     def decoded() -> Iterator[dict[str, Any] | None]:

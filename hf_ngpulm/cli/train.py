@@ -97,7 +97,7 @@ SAMPLES = 2000
 
 @dataclass(frozen=True)
 class Sampling:
-    """Options for text that is sampled from a causal language model, or selected by it."""
+    """Options for a causal language model that samples or selects text."""
 
     from_lm: str | None = option(
         "Folder or Hub id of a causal language model. It adds sampled text, or selects text (--select). Needs --prompts."
@@ -219,7 +219,7 @@ def train(
 
 
 def _sampled(sampling: Sampling, bars: Bars) -> list[str]:
-    """Return sentences that are sampled from `--from-lm`."""
+    """Sample sentences from the model of `--from-lm`."""
     check_folder(str(sampling.from_lm))
     lm = library.load_rescorer(sampling.from_lm)
     prompts = [text for text in read_texts([str(sampling.prompts)]) if text]
@@ -232,7 +232,7 @@ def _sampled(sampling: Sampling, bars: Bars) -> list[str]:
 
 
 def _selected(sampling: Sampling, texts: list[str], bars: Bars) -> list[str]:
-    """Return the sentences that `--from-lm` selects."""
+    """Select sentences with the model of `--from-lm`."""
     check_folder(str(sampling.from_lm))
     lm, share = library.load_rescorer(sampling.from_lm), sampling.select
     assert share is not None

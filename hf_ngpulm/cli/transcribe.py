@@ -175,8 +175,8 @@ def transcribe(
 
 
 def _recordings(audio: list[str]) -> library.Recordings:
-    """Return the recordings of audio files, folders and patterns, with their paths as ids; or the recordings in a manifest or
-    Parquet file.
+    """Return the recordings of audio files, folders and patterns; the ids are the paths. If the argument is a manifest or
+    Parquet file, return its recordings.
     """
     if source := next(filter(_is_source, audio), None):
         if len(audio) > 1:
@@ -190,8 +190,8 @@ def _is_source(name: str) -> bool:
 
 
 def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: dict[str, Any], as_json: bool) -> None:
-    """Write results to a file of JSON lines. A Parquet file is converted from such a file at the end. `elsewhere`: the
-    `cluster` and the `actors` that transcribe; empty for this process.
+    """Write results to a file of JSON lines. If the output is a Parquet file, the lines are converted at the end. `elsewhere`:
+    the `cluster` and the `actors` that transcribe; empty for this process.
     """
     lines, done = Path(output + ".jsonl" if output.endswith(PARQUET) else output), 0
     cluster, actors = library.cluster_of(elsewhere.get("cluster")), elsewhere.get("actors")
@@ -219,8 +219,8 @@ def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: d
 
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
-    """Return a transcript as subtitles of the format `kind`. The times are of words (`of_words`) or of segments. An unknown
-    last end is set to `seconds`.
+    """Return a transcript as subtitles in the format `kind`. `of_words`: whether the chunks are words; otherwise they are
+    segments. `seconds`: end of a chunk without an end.
     """
     spans = []
     for chunk in result["chunks"]:
@@ -230,7 +230,7 @@ def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool
 
 
 def _shown(result: dict[str, Any]) -> str:
-    """Return the text of a result, followed by a line for each other requested entry: meaning, phrases, hypotheses, times."""
+    """Return the text of a result, then lines for the other requested entries: meaning, phrases, hypotheses, times."""
     lines = [result["text"]]
     if "understood" in result:
         lines.append(f"  {meaning(result)}")

@@ -25,7 +25,7 @@ DATA = "Recordings with transcripts, as `hf-ngpulm evaluate` takes them; with --
 
 @dataclass(frozen=True)
 class Grids:
-    """Options that tell which weights `hf-ngpulm tune` tries; see `hf_ngpulm.evaluation.tune_weights`."""
+    """Options for the weights that `hf-ngpulm tune` tries; see `hf_ngpulm.evaluation.tune_weights`."""
 
     lm_weights: str | None = options.option(f"Weights of the LM: {GRID} [default: tuned].", "--weights", "--lm-weight")
     betas: str | None = options.option(
@@ -110,16 +110,16 @@ def tune(
     The weights of the LM, of phrases and of a decoder's internal LM are always tuned; a single value, such as --lm-weight 0.5,
     stays fixed.
 
-    Saved weights apply wherever this model decodes with this LM and no weight is given. The exit status is 3 if some audio
-    could not be read; the weights are then tuned and saved without that audio.
+    If no weight is given, saved weights apply wherever this model decodes with this LM. If some audio could not be read, the
+    weights are tuned and saved without that audio, and the exit status is 3.
 
     With --grammar, DATA are commands and may be left out. The saved bound applies to all models of the family (CTC, transducer,
-    attention) that use the grammar: --sensitivity 0.5 stands for it.
+    attention) that use the grammar. --sensitivity 0.5 selects this bound.
 
     With --word-confidence, DATA is speech with transcripts. A calibrated confidence is the probability that a word is right.
 
-    With --phrases and --false-alarms-per-hour, DATA is ordinary speech with transcripts. Recognised phrases that the transcript
-    doesn't contain are false alarms.
+    With --phrases and --false-alarms-per-hour, DATA is ordinary speech with transcripts. If a transcript doesn't contain a
+    recognised phrase, the phrase is a false alarm.
     """
     asked = options.given(
         grids, of_grammars, of_speech, source_lm=source_lm, rescorer=rescorer, phrases=phrases, corrections=corrections,

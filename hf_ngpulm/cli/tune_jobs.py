@@ -34,8 +34,8 @@ class Job:
         return load_recogniser(self.model, self.device, **options.given(self.search, **settings))
 
     def check_file(self, results: str, example: str) -> None:
-        """Raise ValueError if the options save to an LM, or to an existing file that doesn't hold fitted values. Messages call
-        the results `results`, in the plural, and their file `example`.
+        """Raise ValueError if the options save to an LM, or to an existing file without fitted values. `results`: name of the
+        results in messages, in the plural. `example`: name of a file in messages.
         """
         if self.keep.save:
             raise ValueError(f"--save writes to an LM, but {results} go to a file of their own: --save-to {example}")
@@ -43,10 +43,10 @@ class Job:
             library.refuse_other(self.keep.save_to)
 
     def end(self, result: Any, saved_to: str | None, recordings: int, show: Callable[[], None]) -> None:
-        """Print the result, and exit with status 3 if some of the recordings could not be read.
+        """Print the result. If some recordings could not be read, exit with status 3.
 
         Args:
-            saved_to: the file to which the result was saved, if any.
+            saved_to: the file with the saved result; None if the result wasn't saved.
             recordings: number of recordings.
             show: prints the result as text.
         """
@@ -55,7 +55,7 @@ class Job:
 
 
 def tune_confidence(job: Job, measure: str, phrases: list[str] | None, normalise: str | None) -> None:
-    """Calibrate word confidences; show and save the calibration."""
+    """Calibrate word confidences, then show and save the calibration."""
     if job.data is None:
         raise ValueError("--word-confidence is calibrated on speech with transcripts: hf-ngpulm tune MODEL DATA")
     job.check_file("calibrations", "calibration.json")
@@ -88,7 +88,7 @@ def _show_confidence(result: library.ConfidenceTuning, file: str | None) -> None
 
 
 def tune_grammar(job: Job, of_grammars: options.OfGrammars) -> None:
-    """Find the least evidence with which a grammar accepts utterances; show and save it."""
+    """Find the minimum evidence at which a grammar accepts utterances, then show and save it."""
     keep, source = job.keep, str(of_grammars.grammar)
     if not of_grammars.other:
         raise ValueError("--grammar needs ordinary speech to count false accepts: add --other DATA")
@@ -128,7 +128,7 @@ def _show_grammar(result: library.GrammarTuning, folder: str | None) -> None:
 
 
 def tune_phrases(job: Job, phrases: list[str] | None, phrase_weight: str | None, false_alarms_per_hour: float) -> None:
-    """Fit the thresholds of a second look at phrases; show and save them."""
+    """Fit the thresholds of a second look at phrases, then show and save the thresholds."""
     if job.data is None or not phrases:
         raise ValueError("--false-alarms-per-hour needs ordinary speech and a list of phrases: add DATA and --phrases")
     job.check_file("thresholds", "thresholds.json")

@@ -1,1 +1,1 @@
-"""Provide what all packages use: checks of arguments, batches, files, progress bars, bundled files."""
+"""Provide helpers that all packages use, for arguments, batches, files, progress bars and bundled files."""

@@ -11,10 +11,10 @@ from types import ModuleType
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Call a function once a module has been imported, or now if it has been imported already.
+    """Call a function once a module has been imported, or now if the module has been imported already.
 
-    The call is delayed until no module of that package is being imported in this thread. So the function may import any module
-    of the package.
+    The call waits until this thread isn't importing any module of the same package. So the function may import any module of
+    the package.
 
     Args:
         name: full name of the module.
@@ -32,7 +32,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Find the modules of one package with the other finders, and run callbacks when their imports end."""
+    """Find the modules of one package with the other finders, and run callbacks when the imports of these modules end."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -56,8 +56,8 @@ class _Finder(MetaPathFinder):
         return getattr(self._thread, "depth", 0)
 
     def load(self, module: ModuleType, loader: Loader) -> None:
-        """Run a module's code with its own `loader`. After the outermost of nested imports, call the callbacks of all imported
-        modules.
+        """Run a module's code with its own `loader`. Nested imports don't run callbacks; when the outermost import ends, the
+        callbacks of all imported modules run.
         """
         self._thread.depth = self.depth() + 1
         try:

@@ -18,7 +18,7 @@ Outputs: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 def tensor_of(values: Any, name: str, device: torch.device | None = None) -> Tensor:
     """Return a model's outputs as a tensor. Tensors are returned unchanged.
 
-    Arrays (numpy, and objects that numpy converts) and lists are converted; double precision becomes single precision.
+    Lists, numpy arrays, and objects that numpy converts become tensors. Double precision becomes single precision.
 
     Args:
         values: numbers of any shape.
@@ -56,8 +56,8 @@ def _shapes(values: Any) -> str:
 
 
 def checked_lengths(lengths: Outputs | None, batch_size: int, frames: int, device: torch.device) -> Tensor:
-    """Return the lengths of the rows, int64 `[B]`; if `lengths` is None, each is `frames`. Raises ValueError if the number of
-    lengths isn't the number of rows, or a length isn't an integer from 0 to `frames`.
+    """Return the lengths of the rows, int64 `[B]`. If `lengths` is None, each row has `frames` frames. Raises ValueError if the
+    number of lengths isn't the number of rows, or a length isn't an integer from 0 to `frames`.
     """
     if lengths is None:
         return torch.full((batch_size,), frames, dtype=torch.int64, device=device)
@@ -75,7 +75,7 @@ def checked_frames(frames: Tensor, lengths: Outputs | None, name: str, last: str
 
     Args:
         frames: floating point of three dimensions.
-        lengths: as for `checked_lengths`.
+        lengths: see `checked_lengths`.
         name, last: names of the argument and of its last dimension, for messages.
 
     Raises:
@@ -93,7 +93,8 @@ def checked_frames(frames: Tensor, lengths: Outputs | None, name: str, last: str
 def packed_frames(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Return the frames of all rows, one after the other, in single precision.
 
-    `[B, T, C]` logits, `[B]` lengths -> the first frame of each row, int64 `[B]`, and the N frames, float32 `[N, C]`.
+    `logits`: `[B, T, C]`. `lengths`: `[B]`. Return the position of each row's first frame, int64 `[B]`, and all N frames,
+    float32 `[N, C]`.
     """
     batch_size, frames, _ = logits.shape
     lengths = lengths.to(torch.int64)

@@ -11,13 +11,13 @@ _ROOTS = (_PACKAGE / "_bundled", _PACKAGE.parent)
 
 
 def is_bundled(name: str) -> bool:
-    """Return whether this installation has a file or folder. A wheel contains only some of the repository's files."""
+    """Return whether this installation has a file or folder of the repository. A wheel contains only some of the files."""
     return any((root / name).exists() for root in _ROOTS)
 
 
 def bundled(name: str) -> Path:
-    """Return the path of a bundled file or folder. The argument is its path in the source tree, such as
-    `model_cards/ngram_lm.md`. Raises FileNotFoundError if this installation lacks the file or folder.
+    """Return the path of a bundled file or folder. `name`: the path in the source tree, such as `model_cards/ngram_lm.md`.
+    Raises FileNotFoundError if this installation lacks the file or folder.
     """
     for root in _ROOTS:
         if (root / name).exists():
@@ -32,18 +32,18 @@ def bundled(name: str) -> Path:
 
 
 def demo_model() -> str:
-    """Return the folder of a small CTC recogniser, to use in place of a Hub id. It only understands one synthetic voice."""
+    """Return the folder of a small CTC recogniser, to use in place of a Hub id. The recogniser knows only a synthetic voice."""
     return str(bundled("examples/models/ctc"))
 
 
 def demo_lm() -> str:
-    """Return the folder of a 6-gram model of orders on a ship's bridge, for `demo_model()`. Use it in place of a Hub id."""
+    """Return the folder of a 6-gram model for `demo_model()`, to use in place of a Hub id. The model knows orders on a ship."""
     return str(bundled("examples/speech/harbour/lm"))
 
 
 def demo_recording() -> np.ndarray:
-    """Read a recording of three seconds, an order on a ship's bridge. `demo_model()` needs `demo_lm()` to recognise it
-    correctly.
+    """Read a recording of an order on a ship's bridge, three seconds long. `demo_model()` recognises it correctly only with
+    `demo_lm()`.
 
     Returns:
         Samples at 16 kHz, float32 `[N]`.

@@ -1,4 +1,4 @@
-"""Check users' arguments and the entries of files. All packages describe permitted values with the kinds defined here."""
+"""Check users' arguments and the entries of files. All packages describe permitted values with this module's `Kind`s."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
 
 def number(least: float = -sys.float_info.max, most: float = sys.float_info.max, right: str = "") -> Kind:
-    """Describe numbers within bounds. Values are compared unconverted, because an integer may be too large for a float.
+    """Describe numbers within bounds. The check doesn't convert values, because an integer may be too large for a float.
     `right`: the permitted values in words; by default the bounds.
     """
     right = right or ("a finite number" if most == sys.float_info.max else f"a number from {least:g} to {most:g}")
@@ -82,7 +82,7 @@ def check(name: str, value: Any, kind: Kind) -> Any:
 
 
 def refuse_idle(options: Mapping[str, Any], why: str) -> None:
-    """Raise ValueError for options that are given (not None) but have no effect; the message names them, followed by `why`."""
+    """Raise ValueError if an option without effect is given (not None). The message names these options, then says `why`."""
     idle = [name for name, value in options.items() if value is not None]
     if idle:
         raise ValueError(f"{', '.join(idle)} {why}")
@@ -92,10 +92,10 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
     """Check the entries of a JSON object in a file. A missing entry counts as null.
 
     Args:
-        values: the object. Entries that `kinds` doesn't name aren't checked.
+        values: the object. Only the entries named in `kinds` are checked.
         kinds: the kind of each entry, by name.
         where: the file, for messages.
-        what: the part of the file, for messages; it is put before the entry's name.
+        what: text for messages, before the entry's name; it names the object's place in the file.
 
     Raises:
         NGramFormatError: an entry is wrong; the message names it and its permitted values.
@@ -106,8 +106,8 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
 
 
 def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return `values` after checking that it is a JSON object. Raises NGramFormatError if it isn't; the message names the file
-    `where` and the part `what` of the file.
+    """Return `values` if they are a JSON object; otherwise raise NGramFormatError. For the message: `where` is the file, and
+    `what` is the object's place in the file.
     """
     if not isinstance(values, dict):
         raise NGramFormatError(f"{where}: {what} should be an object, is {str(values)[:80]!r}")
@@ -115,9 +115,9 @@ def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
 
 
 def read_entries(cls: Callable[..., T], values: Any, kinds: Mapping[str, Kind], where: str, what: str) -> T:
-    """Make a dataclass from a JSON object. Missing entries get their defaults; entries that `kinds` doesn't name must be
-    counts. Raises NGramFormatError if an entry is wrong. The message names the entry, its permitted values, the file `where`,
-    and the object `what`.
+    """Make a dataclass from a JSON object. Missing entries get their defaults. Entries without a kind in `kinds` must be
+    counts. Raises NGramFormatError if an entry is wrong. The message names the entry, its permitted values, the file (`where`)
+    and the object (`what`).
     """
     values, entries = an_object(values, where, what), {}
     for entry in fields(cls):  # type: ignore[arg-type]

@@ -19,11 +19,11 @@ MAX_BLOCKS = 4096  # of items of work; Ray plans each block
 
 @dataclass(frozen=True)
 class Actors:
-    """The actors of a cluster that share work.
+    """Describe the actors of a cluster. Actors are processes that share work.
 
     Args:
-        count: number of actors; by default one for each GPU, or else for each four CPUs.
-        num_gpus: number of GPUs per actor, which may be a fraction; by default 1 if there are GPUs.
+        count: number of actors; by default one actor per GPU, or, without GPUs, one actor per four CPUs.
+        num_gpus: number of GPUs per actor (a fraction is possible); by default 1 if there are GPUs.
     """
 
     count: int | None = None
@@ -31,13 +31,13 @@ class Actors:
 
 
 class InProcess:
-    """Runs each task at once, in this process. This defines what a cluster does."""
+    """Runs each task immediately, in this process. The methods also define the interface of clusters."""
 
     cpus = 1
 
     def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
-        """Run a task and return a handle of its result; if `returns` is given, a list of handles, one per result. Handles among
-        the arguments are replaced by their results.
+        """Run a task, and return a handle of its result. If the number of results, `returns`, is given, return a list with a
+        handle of each result. A handle among the arguments is replaced by its result.
         """
         found = function(*arguments)
         assert returns in (None, len(found) if returns else None), f"{function.__name__} returned {len(found)} results"
@@ -54,20 +54,20 @@ class InProcess:
     def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
         """Yield `worker(item)` for each item of work, in the order in which the items finish. Items and results are JSON.
 
-        Each actor keeps one copy of `worker`, so a model that the worker loads at its first call is loaded once per actor.
+        Each actor has a copy of `worker` for all its items. If the first call loads a model, each actor loads the model once.
         """
         return (json.loads(json.dumps(worker(item))) for item in work)
 
 
 class OnRay:
-    """Runs tasks on a Ray cluster. Ray repeats tasks that were lost with their process or machine, and moves results that don't
-    fit into memory to disk.
+    """Runs tasks on a Ray cluster. If a process or machine fails, Ray repeats its tasks. If results don't fit into memory, Ray
+    moves them to disk.
 
-    Tasks and actors work in this process's folder if their machine has it, so relative paths mean the same files.
+    If a machine has this process's working folder, tasks and actors work in that folder, so relative paths mean the same files.
 
     Args:
-        address: address of the cluster; None for the cluster that this process is part of (`RAY_ADDRESS`, `ray start`), or else
-            a new one on this machine. If this process is connected to a cluster already, that one is used.
+        address: address of the cluster. None selects the running cluster (`RAY_ADDRESS`, `ray start`), or, without one, starts
+            a cluster on this machine. If this process is connected to a cluster already, the address is ignored.
 
     Raises:
         ImportError: Ray isn't installed.
@@ -105,10 +105,10 @@ class OnRay:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
 
     def each(self, worker: Callable[[Any], Any], work: Sequence[Any], actors: Actors) -> Iterator[Any]:
-        """Yield the results of Ray Data's actors; see `InProcess.each`. Ray repeats items that were lost with their actor.
+        """Yield the results of Ray Data's actors; see `InProcess.each`. If an actor fails, Ray repeats its items.
 
         Raises:
-            ValueError: the worker has refused an item, or `actors` need more GPUs than the cluster has.
+            ValueError: the worker refused an item, or an actor needs more GPUs than a machine has.
         """
         with needed("cluster", "clusters"):
             import pyarrow  # noqa: F401  # Ray Data needs it
@@ -129,7 +129,7 @@ class OnRay:
             yield one["result"]
 
     def placed(self, actors: Actors) -> tuple[int, float, int]:
-        """Return the number of actors, and the GPUs and CPUs of each, by the function `placed`."""
+        """Call the function `placed` with this cluster's machines, and return its result."""
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return placed(
             actors, [one.get("CPU", 0.0) for one in machines], [gpus for one in machines if (gpus := one.get("GPU", 0.0))]
@@ -137,12 +137,12 @@ class OnRay:
 
 
 def placed(actors: Actors, cpus: Sequence[float], gpus: Sequence[float]) -> tuple[int, float, int]:
-    """Return how many actors to start, the GPUs per actor, and the CPUs per actor. An actor is a process that does work.
+    """Return the number of actors to start, the GPUs per actor, and the CPUs per actor.
 
     Args:
-        actors: the wanted number of actors and GPUs per actor; None leaves the choice to this function.
+        actors: the wanted number of actors and of GPUs per actor. If a number is None, this function chooses it.
         cpus: number of CPUs of each machine.
-        gpus: number of GPUs of each machine that has any.
+        gpus: number of GPUs of each machine that has GPUs.
 
     Raises:
         ValueError: no machine has enough GPUs for one actor.
@@ -172,7 +172,7 @@ def _refuse_unreachable(address: str | None) -> None:
 
 
 def _task(function: Callable[..., Any], folder: str) -> Callable[..., Any]:
-    """Return a function in the form of a Ray task. The task works in `folder` if its machine has this folder."""
+    """Return a function as a Ray task. If the machine has the folder `folder`, the task works in it."""
 
     def task(is_one: bool, *arguments: Any) -> Any:
         before = os.getcwd()
@@ -188,7 +188,7 @@ def _task(function: Callable[..., Any], folder: str) -> Callable[..., Any]:
 
 
 class _Actor:
-    """Apply a worker to batches of one item, the form in which Ray Data calls its actors."""
+    """Apply a worker to batches of one item. Ray Data calls its actors with batches."""
 
     def __init__(self, worker: Callable[[Any], Any], folder: str) -> None:
         self.worker = worker
@@ -209,7 +209,7 @@ Cluster = InProcess | OnRay
 
 
 def cluster_of(cluster: Any) -> Cluster:
-    """Convert `cluster` to a cluster: None to `InProcess`, an address to `OnRay` ("" and "auto" mean no address)."""
+    """Return the cluster of an argument: `InProcess` for None, `OnRay` for an address. "" and "auto" mean no address."""
     if cluster is None:
         return InProcess()
     if isinstance(cluster, str):

@@ -24,10 +24,10 @@ COMPLETE = ".hf_ngpulm.complete"
 
 @contextmanager
 def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of a temporary file in a folder beside `path`. Move the file to `path` if the block ends without an error.
+    """Yield the path of a temporary file beside `path`. If the block ends without an error, move the file to `path`.
 
-    A crash, an interrupt or a full disk leaves the old file at `path` unchanged. If the process is killed, the next write to
-    the same path removes its temporary folder (except on Windows, which can't lock folders).
+    After a crash, an interrupt or a full disk, the old file at `path` is unchanged. If the process is killed, its temporary
+    folder stays until the next write to the same path. On Windows the folder stays for ever, because folders can't be locked.
     """
     path = Path(path)
     with _temporary_folder(path.parent, f".{path.name[:32]}.tmp-") as folder:
@@ -40,11 +40,11 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def write_together(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder. Move its files to `folder` if the block ends without an error.
+    """Yield a temporary folder. If the block ends without an error, move its files to `folder`.
 
     Readers see either all new files or none, even if the process is killed or the power fails. First the files are written to
-    the disk. Then the temporary folder is renamed to `COMPLETE`. From now on readers prefer its files to those in `folder` (see
-    `standing_at`). Last, the files are moved to `folder`. If the moves are interrupted, the next writer finishes them.
+    the disk. Then the temporary folder is renamed to `COMPLETE`, and readers prefer `COMPLETE` to `folder` (see `standing_at`).
+    Last, the files are moved to `folder`. If the moves are interrupted, the next writer finishes the moves.
 
     Raises:
         OSError: the files can't be written, or the first file can't be moved; the old files are then unchanged.
@@ -78,7 +78,7 @@ def write_together(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def standing_at(path: Path) -> Path:
-    """Return the path from which to read a file of `write_together`; the file may not have been moved to `path` yet."""
+    """Return the current path of a file from `write_together`. The file is in `COMPLETE` until it is moved to `path`."""
     complete = path.parent / COMPLETE / path.name
     return complete if complete.is_file() else path
 
@@ -118,8 +118,8 @@ def _umask() -> int:
 
 @contextmanager
 def _temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new folder, whose name begins with `prefix`; remove it when the block ends. Also remove such folders of killed
-    processes.
+    """Yield a new folder with a name that begins with `prefix`, and remove the folder when the block ends. Also remove the
+    folders with this prefix that killed processes made.
     """
     parent.mkdir(parents=True, exist_ok=True)
     _remove_left_over(parent, prefix)
@@ -133,7 +133,7 @@ def _temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
-    """Return a new folder and a lock on it, which ends with the process. The lock is None where folders can't be locked."""
+    """Return a new folder and its lock. The lock ends with the process. If folders can't be locked, the lock is None."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         if fcntl is None:
@@ -153,7 +153,7 @@ def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
 
 
 def _remove_left_over(parent: Path, prefix: str) -> None:
-    """Remove the temporary folders that no running process has locked. Their names begin with `prefix`."""
+    """Remove the folders with names that begin with `prefix`, if no running process has locked them."""
     if fcntl is None:
         return
     for entry in list(os.scandir(parent)):

@@ -1,4 +1,4 @@
-"""Processes that a launcher (`accelerate launch`, torchrun, MPI) has started, with environment variables for each."""
+"""Exchange objects between the processes of a launcher: `accelerate launch`, torchrun or MPI. It sets environment variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = {
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return this process's rank and the number of processes, as torchrun, accelerate or MPI has set them. Raises ValueError if
+    """Return this process's rank and the number of processes from the launcher's environment variables. Raises ValueError if
     the rank isn't a number below the number of processes.
     """
     rank, size = _first_of("RANK", "0"), _first_of("WORLD_SIZE", "1")
@@ -27,15 +27,15 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def local_rank() -> int:
-    """Return this process's rank on its machine, which is also the index of its GPU."""
+    """Return this process's rank on its machine. The rank is also the index of the process's GPU."""
     rank = _first_of("LOCAL_RANK", "0")
     return int(rank) if rank.isdecimal() else 0
 
 
 class Processes:
-    """The processes of a launcher, which exchange objects with `accelerate`; without a launcher, this process alone.
+    """Exchange objects between the processes of a launcher with `accelerate`. Without a launcher there is one process.
 
-    If a process fails, the launcher stops the others.
+    If a process fails, the launcher stops the other processes.
 
     Raises:
         ImportError: there are several processes, and accelerate isn't installed.
@@ -58,8 +58,8 @@ class Processes:
         return _exchanged(broadcast_object_list, [value])[0]
 
     def of_all(self, values: list[Any]) -> list[Any]:
-        """Return in every process the joined lists `values` of all processes. Raises ConnectionError if another process has
-        ended.
+        """Join the lists `values` of all processes, and return the joined list in every process. Raises ConnectionError if
+        another process has ended.
         """
         if self.size == 1:
             return values
@@ -76,7 +76,7 @@ def _exchanged(how: Any, values: list[Any]) -> list[Any]:
 
 
 def launched_alone() -> bool:
-    """Return whether `accelerate launch` has started this process alone, as it does on CPUs without --multi_gpu."""
+    """Return whether `accelerate launch` has started only this process. On CPUs without --multi_gpu it starts one process."""
     by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     return by_accelerate and rank_and_size() == (0, 1) and not any(name in os.environ for name in _NAMES["WORLD_SIZE"])
 

@@ -12,9 +12,9 @@ from typing import Any
 
 
 def attributes_of(package: str, path: str) -> Callable[[str], Any]:
-    """Return a `__getattr__` for a module, which imports a name on first access.
+    """Return a `__getattr__` that imports a module's names on first access.
 
-    The names are those that the module imports within `if TYPE_CHECKING:`, so each name is written only once.
+    The function finds the names in the module's block `if TYPE_CHECKING:`, so each name is written only once.
 
     Args:
         package: full name of the module.

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 
 class WithoutCaches:
-    """Leave the caches of an object out of its pickles and deep copies; the copy gets empty caches.
+    """Leave the caches of an object out of its pickles and deep copies. The copy gets empty caches.
 
-    Caches use the identity of objects as keys, or hold objects that can't be pickled (weak references, CUDA graphs). A shallow
-    copy shares the caches.
+    The caches can't be copied, because their keys are identities of objects, or their values can't be pickled (weak references,
+    CUDA graphs). A shallow copy shares the caches.
 
         class Decoder(WithoutCaches, caches={"_prepared": dict}): ...  # names of attributes, and what makes empty ones
     """

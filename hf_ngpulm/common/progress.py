@@ -16,8 +16,8 @@ class Bars:
 
     Args:
         shown: whether to show anything.
-        total_bytes: size in bytes of the files that the first stage reads; None if unknown. If it is known, the stage's bar
-            counts the bytes that `read` reports. Otherwise the bar counts sentences.
+        total_bytes: size in bytes of the files that the first stage reads; None if unknown. If the size is known, the stage's
+            bar counts the bytes that `read` reports. Otherwise the bar counts sentences.
     """
 
     def __init__(self, shown: bool = False, total_bytes: int | None = None) -> None:

@@ -10,12 +10,13 @@ search decodes with this model. The score of a sentence follows pyctcdecode's fo
 
     log p(outputs) + sum over its words of (alpha * ln 10 * (log10 p(word) [+ unk_score_offset]) + beta) [+ hotwords]
 
-but the search differs. pyctcdecode scores a word when it ends. Here each label adds its share of the word's score, so unlikely
-words are dropped sooner and a narrower beam suffices. The documentation lists all differences under "From pyctcdecode".
+but the search differs. pyctcdecode adds a word's score when the word ends. Here each label adds its share of the word's score,
+so the search drops unlikely words sooner, and a narrower beam suffices. The documentation lists all differences under "From
+pyctcdecode".
 
-Before version 6, Transformers' pipeline accepts such a decoder (`pipeline(..., decoder=...)`), but a language model passed as
-`lm=` is better. Transformers' `Wav2Vec2ProcessorWithLM` only accepts pyctcdecode's own decoders, unless `stand_in` was called.
-`NGramLM.from_wav2vec2_with_lm` reads the repos of such processors.
+Transformers' pipeline accepts such a decoder before version 6 (`pipeline(..., decoder=...)`), but prefer to pass the language
+model as `lm=`. If `stand_in` was called, Transformers' `Wav2Vec2ProcessorWithLM` accepts this package's decoders; otherwise it
+accepts only pyctcdecode's own. `NGramLM.from_wav2vec2_with_lm` reads the repos of `Wav2Vec2ProcessorWithLM`.
 """
 
 import importlib
@@ -51,10 +52,10 @@ MODULES = {
 def stand_in() -> None:
     """Make `import pyctcdecode` return this package, in this process.
 
-    Transformers' `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)` needs this: it imports pyctcdecode and
-    refuses decoders of another class. `Wav2Vec2ProcessorWithLM.from_pretrained` also checks that pyctcdecode and kenlm are
-    installed. Without these packages, make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and pass it to the
-    constructor.
+    Call this function before `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)` of Transformers, because this
+    class imports pyctcdecode and refuses decoders of another class. `Wav2Vec2ProcessorWithLM.from_pretrained` also checks that
+    pyctcdecode and kenlm are installed. Without these packages, make the decoder with `BeamSearchDecoderCTC.load_from_hf_hub`,
+    and pass the decoder to the constructor.
 
     Raises:
         RuntimeError: pyctcdecode itself has already been imported.

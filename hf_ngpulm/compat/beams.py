@@ -46,7 +46,7 @@ class WordsOfLabels:
 
 
 class OutputBeamMPSafe(NamedTuple):
-    """Hold an `OutputBeam` without its language model state; batch decoding returns these."""
+    """Hold an `OutputBeam` without its language model state. Batch decoding returns beams of this class."""
 
     text: str
     text_frames: list[WordFrames]
@@ -64,9 +64,9 @@ class OutputBeam(NamedTuple):
     Args:
         text: the words with a space between them.
         last_lm_state: the state to pass as `lm_start_state`; None without a language model.
-        text_frames: each word with its first frame and the frame after its last.
-        logit_score: natural log-probability of the outputs, summed over all alignments that were kept.
-        lm_score: `logit_score` plus the scores of the language model, beta and the hotwords; the ranking score.
+        text_frames: each word with its first frame and the frame after its last frame.
+        logit_score: natural log-probability of the outputs, summed over the alignments that the search kept.
+        lm_score: `logit_score` plus the scores of the language model, beta and the hotwords. Beams are ranked by this score.
     """
 
     text: str

@@ -30,10 +30,10 @@ class BeamSearchDecoderCTC:
 
     Args:
         alphabet: labels of the outputs.
-        language_model: a word-level language model, several of them, or None.
-        tokenizer: the recogniser's tokenizer, which then spells the words. Without it words are spelled in labels. If the
-            labels are pieces (`▁`), each word gets up to 16 spellings with the fewest pieces, because an uncertain recogniser
-            mixes the spellings.
+        language_model: a word-level language model, several such models, or None.
+        tokenizer: the recogniser's tokenizer. It spells the words; without a tokenizer, words are spelled in labels. If the
+            labels are pieces (`▁`), each word gets the spellings with the fewest pieces, at most 16, because an uncertain
+            recogniser mixes spellings.
         case: "lower" or "upper" changes the words of the language model before they are spelled, see
             `hf_ngpulm.lexicon.compose`.
 
@@ -97,7 +97,7 @@ class BeamSearchDecoderCTC:
         hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
         lm_start_state: LMState | None = None,
     ) -> str:
-        """Return the best transcript. The arguments are those of `decode_beams`."""
+        """Return the best transcript. For the arguments see `decode_beams`."""
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, lm_start_state, FOR_THE_BEST)
         return search.transcripts([logits], most=1)[0][0].text
@@ -120,9 +120,10 @@ class BeamSearchDecoderCTC:
                 without negative values).
             beam_width: number of prefixes that the search keeps (at most 1,024), and maximum number of transcripts returned.
             beam_prune_logp: natural log, at most 0. Prefixes are dropped if their score minus the best prefix's score is lower.
-            token_min_logp: labels with a lower log-probability (natural log) are left out, except the best label of each frame.
-            prune_history: leave out a transcript that differs from a better transcript only in words before the language
-                model's context.
+            token_min_logp: minimum log-probability of a label, natural log. The search ignores less likely labels, but always
+                keeps the best label of each frame.
+            prune_history: whether a transcript is dropped if a better transcript has the same last words. The compared words
+                are as many as the language model's context.
             hotwords: words to favour; every word of a text is a hotword. A single string is split into words, with a warning.
             hotword_weight: bonus of each hotword, natural log.
             lm_start_state: the preceding text's `last_lm_state`, from this decoder.
@@ -151,8 +152,8 @@ class BeamSearchDecoderCTC:
 
         Args:
             pool: ignored: utterances are decoded together on torch's threads, without other processes.
-            logits_list: the logits of each utterance, `[T, C]`; a batch `[B, T, C]` is accepted, too. Other arguments are those
-                of `decode_beams`.
+            logits_list: the logits of each utterance, `[T, C]`, or a batch `[B, T, C]`. For the other arguments see
+                `decode_beams`.
         """
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, prefixes=FOR_THE_BEST)
@@ -169,7 +170,7 @@ class BeamSearchDecoderCTC:
         hotwords: Iterable[str] | None = None,
         hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
     ) -> list[list[OutputBeamMPSafe]]:
-        """Return the best transcripts of each utterance. The arguments are those of `decode_batch` and `decode_beams`."""
+        """Return the best transcripts of each utterance. For the arguments see `decode_batch` and `decode_beams`."""
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer)
         batch = search.transcripts(list(logits_list))
@@ -192,7 +193,7 @@ class BeamSearchDecoderCTC:
         unk_score_offset: float | None = None,
         lm_score_boundary: bool | None = None,
     ) -> None:
-        """Change the language model's weights; None leaves a parameter as it is. No-op without a language model."""
+        """Change the language model's weights. A parameter that is None stays unchanged. No-op without a language model."""
         if self._language_model is not None:
             self._language_model.reset_params(
                 alpha=alpha, beta=beta, unk_score_offset=unk_score_offset, score_boundary=lm_score_boundary
@@ -211,7 +212,9 @@ class BeamSearchDecoderCTC:
         cls.model_container.clear()
 
     def save_to_dir(self, filepath: str | os.PathLike[str]) -> None:
-        """Write `alphabet.json`, and a folder `language_model` if there is one, to a folder, as pyctcdecode reads them."""
+        """Write `alphabet.json` to a folder. If there is a language model, also write the folder `language_model`. pyctcdecode
+        can read both.
+        """
         folder = Path(filepath)
         (folder / ALPHABET_FILE).write_text(self._alphabet.dumps(), encoding="utf-8")
         if self._language_model is not None:
@@ -257,7 +260,7 @@ class BeamSearchDecoderCTC:
 
     @classmethod
     def load_from_hf_hub(cls, model_id: str, cache_dir: str | None = None, **kwargs: Any) -> BeamSearchDecoderCTC:
-        """Read a decoder from the Hub; only its own files are downloaded.
+        """Read a decoder from the Hub. Only the decoder's files are downloaded.
 
         Args:
             model_id: the repo.
@@ -268,12 +271,12 @@ class BeamSearchDecoderCTC:
         return cls.load_from_dir(download(model_id, cache_dir=cache_dir, **kwargs))
 
     def _search(self, *given: Any, **more: Any) -> CallSearch:
-        """Return the search for a call; the arguments are those of `Searches.search`."""
+        """Return the search for a call. For the arguments see `Searches.search`."""
         self._language_model  # noqa: B018 - raises an error if the language model was released
         return self._searches.search(*given, **more)
 
     def _without_same_history(self, found: list[OutputBeam]) -> list[OutputBeam]:
-        """Return the best beam for each sequence of last words. The sequence is as long as the language model's context."""
+        """Group beams by their last words, as many words as the language model's context has. Return each group's best beam."""
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
         best = {tuple(beam.text.split()[-seen_by_lm:]): beam for beam in reversed(found)}
@@ -296,7 +299,7 @@ def build_ctcdecoder(
 
     Args:
         labels: the label of each output class, see `Alphabet.build_alphabet`.
-        kenlm_model_path: a word-level model: an ARPA file (also .gz, .bz2, .xz) or a binary of KenLM; None decodes without a
+        kenlm_model_path: a word-level model in an ARPA file (also .gz, .bz2, .xz) or a binary of KenLM; None decodes without a
             language model.
         unigrams: the known words; by default all words of the file.
         alpha: weight of the language model.
@@ -307,7 +310,7 @@ def build_ctcdecoder(
 
     Raises:
         ValueError: the labels are invalid, or a weight isn't a finite number.
-        NGramFormatError: the file is damaged; a binary has no words and `unigrams` is None; or the labels can write the words
+        NGramFormatError: the file is damaged, a binary has no words and `unigrams` is None, or the labels can write the words
             only in another case.
     """
     alphabet = Alphabet.build_alphabet(labels)

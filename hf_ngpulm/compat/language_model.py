@@ -53,7 +53,7 @@ def load_unigram_set_from_arpa(arpa_path: str | os.PathLike[str]) -> set[str]:
 
 
 class LanguageModel:
-    """Hold a KenLM file, its words and weights.
+    """Hold a KenLM file, its words, and the weights for decoding.
 
     Args:
         kenlm_model: an ARPA file (also .gz, .bz2, .xz), a binary of KenLM, or a `kenlm.Model` (only its path is used).
@@ -133,8 +133,8 @@ class LanguageModel:
     def score_partial_token(self, partial_token: str) -> float:
         """Return pyctcdecode's charge for an unfinished word.
 
-        The charge is 0 if a unigram begins with these characters. Otherwise it is `unk_score_offset`, which grows in proportion
-        to the length for more than `AVG_TOKEN_LEN` characters. This package's search charges differently, see
+        The charge is 0 if a unigram begins with these characters. Otherwise the charge is `unk_score_offset`; above
+        `AVG_TOKEN_LEN` characters it grows in proportion to their number. This package's search charges differently, see
         `hf_ngpulm.formats.wav2vec2.word_files.charged_to_unknown_words`.
         """
         if self._prefixes.has_node(partial_token):
@@ -142,7 +142,7 @@ class LanguageModel:
         return self.unk_score_offset * max(1.0, len(partial_token) / AVG_TOKEN_LEN)
 
     def save_to_dir(self, filepath: str | os.PathLike[str]) -> None:
-        """Write `attrs.json` and `unigrams.txt`, and copy KenLM's file, to a folder."""
+        """Write `attrs.json`, `unigrams.txt` and a copy of KenLM's file to a folder."""
         folder = Path(filepath)
         (folder / ATTRS_FILE).write_text(json.dumps(asdict(self.attrs)), encoding="utf-8")
         words = "".join(f"{word}\n" for word in sorted(self.unigrams or ()))
@@ -182,7 +182,7 @@ class LanguageModel:
 
 
 class MultiLanguageModel:
-    """Combine several language models; a decoder uses the mean of their scores.
+    """Combine several language models. A decoder uses the mean of the models' scores.
 
     Args:
         language_models: at least two models, each with its own weights.
@@ -215,7 +215,7 @@ class MultiLanguageModel:
             lm.reset_params(**params)
 
     def save_to_dir(self, filepath: str | os.PathLike[str]) -> None:
-        """Refuse: pyctcdecode's folders hold one language model.
+        """Refuse to save several models, because a folder of pyctcdecode holds one language model.
 
         Raises:
             TypeError: always.
@@ -226,7 +226,7 @@ class MultiLanguageModel:
 
 
 class WordPrefixes:
-    """Look up words by prefix. The class has the methods of pygtrie's `CharTrie` that scoring uses."""
+    """Look up words by prefix. Scoring may use pygtrie's `CharTrie` instead; this class has the same methods."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = sorted(set(words))
@@ -280,7 +280,7 @@ class HotwordScorer:
         return self.weight * len(self._match_ptn.findall(text))
 
     def score_partial_token(self, token: str) -> float:
-        """Return the bonus of an unfinished word, in proportion to its share of the shortest hotword with this prefix."""
+        """Return the bonus of an unfinished word: the weight times the word's share of the shortest hotword with the prefix."""
         if token not in self:
             return 0.0
         return self.weight * len(token) / max(1, min(map(len, self._char_trie.iterkeys(token))))

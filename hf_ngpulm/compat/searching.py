@@ -42,8 +42,8 @@ NEVER = -1e4  # log-probability of a label that is left out
 
 
 class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
-    """Make the searches of a decoder, and cache their parts. `alphabet`: labels of the outputs. `tokenizer`: the tokenizer of
-    the labels, or the recogniser's tokenizer. `models`: the language models.
+    """Make the searches of a decoder, and cache decoders and automata of hotwords. `alphabet`: labels of the outputs.
+    `tokenizer`: the tokenizer of the labels, or the recogniser's tokenizer. `models`: the language models.
     """
 
     def __init__(self, alphabet: Alphabet, tokenizer: Any, models: Models) -> None:
@@ -61,8 +61,8 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         lm_start_state: LMState | None = None,
         prefixes: int = MOST_BEAMS,
     ) -> CallSearch:
-        """Check the settings of a call to `decode_beams`, and return its search. The search makes transcripts from its best
-        `prefixes` prefixes. Raises ValueError if a setting is out of range, TypeError if `lm_start_state` is of another class.
+        """Check the settings of a call to `decode_beams`, and return its search. `prefixes`: number of best prefixes that can
+        become transcripts. Raises ValueError if a setting is out of range, TypeError if `lm_start_state` is of another class.
         """
         beam_width = check("beam_width", beam_width, whole())
         if beam_width > MOST_BEAMS:
@@ -114,9 +114,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         )  # fmt: skip
 
     def _booster(self, lms: tuple[NGramLM, ...], words: tuple[str, ...], weight: float) -> PhraseBooster:
-        """Return a booster of the hotwords `words`. Each label earns its share of the weight, so a complete word earns the
-        whole weight.
-        """
+        """Return a booster of hotwords. Each label earns its share of the weight, so a complete word earns the whole weight."""
         return PhraseBooster(
             list(words), self.tokenizer, check("hotword_weight", weight, WEIGHT), "phrase", case="keep", tokenizations=CUTTINGS,
             whole_words=self.is_bpe or " " in self.labels, vocab_size=lms[0].vocab_size if lms else None,
@@ -138,7 +136,7 @@ class CallSearch:
 
     @property
     def writing(self) -> LabelWriting:
-        """Return the rule by which labels form words."""
+        """Return the rule that forms words from labels."""
         special = self.decoder.splitter.special
         return LabelWriting(["" if token in special else label for token, label in enumerate(self.of.labels)], self.of.is_bpe)
 
@@ -155,11 +153,11 @@ class CallSearch:
         return values.log_softmax(-1).clamp(min=LEAST_LOG_PROB)
 
     def without_unlikely(self, log_probs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Mask labels below `token_min_logp` in log-probabilities `[B, T, C]`, except the likeliest label of each frame.
+        """Mask labels below `token_min_logp` in log-probabilities `[B, T, C]`. The likeliest label of each frame is kept.
 
         Returns:
-            The masked log-probabilities, and `[B]`, the log of each frame's remaining probability, summed over a row's frames.
-            The caller adds this sum to the scores, because the search normalises each frame.
+            The masked log-probabilities, and for each row the sum of its frames' remaining log-probabilities, `[B]`. The caller
+            adds this sum to the scores, because the search normalises each frame.
         """
         kept = log_probs
         if self.token_min_logp > LEAST_LOG_PROB:
@@ -169,7 +167,9 @@ class CallSearch:
         return kept, kept.logsumexp(-1).masked_fill(~inside, 0.0).sum(1, dtype=torch.float64)
 
     def transcripts(self, logits_list: list[Any], most: int | None = None) -> list[list[OutputBeam]]:
-        """Return at most `beam_width` transcripts of each utterance, decoded in batches of similar length."""
+        """Return transcripts of each utterance, at most `most` or, by default, `beam_width`. Utterances of similar length are
+        decoded together.
+        """
         rows = [self.log_probs(logits) for logits in logits_list]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         transcripts: list[list[OutputBeam]] = [[] for _ in rows]
@@ -196,9 +196,7 @@ class CallSearch:
         ]
 
     def _batch_from(self, starts: tuple[int, ...], logits: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode a batch of log-probabilities `[B, T, C]`, with the states `starts` of the language models before the first
-        frame.
-        """
+        """Decode a batch of log-probabilities `[B, T, C]`. `starts`: the language models' states before the first frame."""
         models = self.decoder.fusion.rows(len(logits), logits.device)
         moved = [start - int(lm.starts[0]) for start, lm in zip(starts, self.lms, strict=True)]
         states = models.states + torch.tensor(moved + [0] * (self.booster is not None), dtype=torch.int32, device=logits.device)
@@ -222,10 +220,10 @@ def merged(
 
     Args:
         n_best: hypotheses, best first.
-        offset: natural log of the total probability of a frame's unmasked labels, summed over frames.
-        threshold: texts that score further below the best text are left out.
+        offset: sum over the frames of a natural log: the total probability of the frame's unmasked labels.
+        threshold: maximum distance of a text's score from the best score; other texts are dropped.
         most: maximum number of texts.
-        writing: the rule by which labels form words.
+        writing: the rule that forms words from labels.
         models, starts: the language models, and their initial states.
     """
     of_text: dict[str, list[Hypothesis]] = {}
@@ -247,7 +245,7 @@ def merged(
 
 
 def _text_frames(best: Hypothesis, writing: LabelWriting) -> list[WordFrames]:
-    """Return the words of a hypothesis, each with its first frame and the frame after its last one."""
+    """Return the words of a hypothesis, each with its first frame and the frame after its last frame."""
     words = WordsOfLabels(writing)
     for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
         words.add(token, first, end)

@@ -22,11 +22,11 @@ from .language_model import LanguageModel
 
 
 class SpelledModel:
-    """Compose a word-level model with the spellings of its words in labels. Composing runs once; changing weights takes
+    """Compose a word-level model with the spellings of its words in labels. The composition runs once. Other weights take only
     milliseconds.
 
-    If some of the model's words aren't among the unigrams, another `unk_score_offset` composes the model again, because the
-    offset is part of these words' probabilities.
+    If some words of the model aren't among the unigrams, a change of `unk_score_offset` composes the model again, because the
+    probabilities of these words include the offset.
 
     Args:
         language_model: the word-level model.
@@ -54,7 +54,7 @@ class SpelledModel:
         self.composed, self.words, self._offset = NGramLM(parts), parts.config.words, offset
 
     def weighed(self, attrs: word_files.Attrs) -> NGramLM:
-        """Return a model whose log-probabilities equal the scores that a search adds.
+        """Return a model with weights: its log-probabilities equal the scores that a search adds.
 
         A word adds alpha * log p + beta, where p is the word's probability. For an unknown word, log p includes the offset.
         `</s>` adds the score for the end of a transcript.
@@ -77,8 +77,8 @@ class SpelledModel:
         return self._weighed[1]
 
     def ended(self, lm: NGramLM, state: int) -> tuple[float, int]:
-        """Return the score for ending the last word within a text, and the state after the word. `lm`: the model with or
-        without weights. `state`: the state after the word's last label.
+        """Return the score for the end of a word within a text, and the state after the word. `lm`: the model with or without
+        weights. `state`: the state after the word's last label.
         """
         if self.words.delimiter is not None:
             score, after = lm.step(*(torch.tensor([it], dtype=torch.int32) for it in (state, self.words.delimiter)))
@@ -90,8 +90,8 @@ class SpelledModel:
         return added, state
 
     def state_after(self, start: int, tokens: list[int]) -> int:
-        """Return the LM's state after tokens, once their last word has ended. `start`: the state before the tokens. States
-        don't depend on the weights.
+        """Return the language model's state after tokens and the end of their last word. `start`: the state before the tokens.
+        States don't depend on the weights.
         """
         state = torch.tensor([start], dtype=torch.int32)
         for token in tokens:
@@ -109,8 +109,8 @@ def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> Aut
     if words.delimiter is not None:
         states = sources[is_end & inside].to(torch.int32)
         weights[is_end & inside] = automaton.step(states, torch.full_like(states, words.delimiter))[0]
-    # If marks begin words, states within words back off to states between words. Each of the latter gets an arc for `</s>` with
-    # score 0.
+    # If marks begin words, states within words back off to states between words. Each state between words gets an arc for
+    # `</s>` with score 0.
     kept = ~is_end | (inside & (words.delimiter is not None))
     contexts = torch.arange(words.num_contexts)
     by_state = torch.argsort(torch.cat([sources[kept], contexts]), stable=True)

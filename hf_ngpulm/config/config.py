@@ -27,14 +27,14 @@ class NGramLMConfig:
         vocab_size: number of token ids that are scored.
         order: number of tokens (or words) in the longest n-grams.
         num_ngrams: number of n-grams of each order.
-        states_per_depth: number of states whose contexts have 0, 1, ... tokens; empty if the n-grams consist of words.
+        states_per_depth: number of states with contexts of 0, 1, ... tokens; empty if the n-grams consist of words.
         unk_log_prob: natural log-probability of `<unk>`; None if the model has no `<unk>`.
         bos_log_prob: natural log-probability of `<s>` in the model's source file; None if the file had none.
         missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
         tokenizer_id: name or path of the tokenizer.
         tokenizer_fingerprint: SHA-256 of the tokenizer's first `vocab_size` pieces.
         training: facts about training by hf_ngpulm; None for models from other tools.
-        words: facts about a word-level model composed with a lexicon, whose n-grams consist of words; otherwise None.
+        words: facts about the words, if the n-grams consist of words and were composed with a lexicon; otherwise None.
         decoding: tuned settings for speech recognisers, newest last (see `hf_ngpulm.config.tuned`).
         defaults: settings from the model's source, such as pyctcdecode's alpha and beta. They apply to CTC recognisers without
             tuned settings.
@@ -85,7 +85,7 @@ class NGramLMConfig:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
-        """Read and check a config. `values`: its JSON. `where`: its file, for messages.
+        """Read and check a config. `values`: the config's JSON. `where`: the config's file, for messages.
 
         Raises:
             NGramFormatError: an entry is wrong; the message names it and its permitted values.

@@ -4,7 +4,7 @@
       {"model": "nvidia/parakeet-ctc-0.6b", "model_type": "parakeet_ctc", "model_fingerprint": "5b1e...", "offset": 4.6, ...}
     ]}
 
-A file may have several lists, each with its name. A list has an entry for each recogniser.
+A file may have several lists with different names. A list has one entry per recogniser.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Path_ = str | os.PathLike[str]
 
 
 def read_of_models(path: Path_, name: str, kinds: Mapping[str, Kind]) -> list[tuple[ModelIdentity, dict[str, Any]]]:
-    """Return the entries of a list in a file. An entry has a recogniser and its fitted values. `name`: the list, such as
-    "thresholds".
+    """Return the entries of a list in a file. An entry names a recogniser and its fitted values. `name`: the list's name, such
+    as "thresholds". `kinds`: the permitted values, by the values' names.
 
     Raises:
-        NGramFormatError: the file has no such list, or a value isn't of its kind in `kinds`.
+        NGramFormatError: the file has no such list, or a value isn't permitted.
     """
     entries = _content(path).get(name)
     if not isinstance(entries, list) or len(entries) > MOST_ENTRIES:
@@ -42,7 +42,7 @@ def read_of_models(path: Path_, name: str, kinds: Mapping[str, Kind]) -> list[tu
 
 
 def save_of_model(path: Path_, name: str, kinds: Mapping[str, Kind], model: ModelIdentity, values: Mapping[str, Any]) -> None:
-    """Write a recogniser's fitted values to the list `name` of a file. All other content of the file is kept.
+    """Write a recogniser's fitted values to a list in a file. Other content stays. `name`, `kinds`: see `read_of_models`.
 
     Raises:
         NGramFormatError: the existing file wasn't written by this function.

@@ -10,16 +10,16 @@ from ..common.checks import COUNT, NULL, SWITCH, either, list_of, number, read_e
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """Facts about the estimation of a language model, stored in `config.json` and shown in the model card.
+    """Hold facts about the estimation of a language model. `config.json` stores them, and the model card shows them.
 
     Args:
         num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
-        num_unknown: number of tokens of the text that the vocabulary lacks.
-        prune: for each order, the largest count of n-grams that were dropped.
+        num_unknown: number of the text's tokens that aren't in the vocabulary.
+        prune: for each order, the largest count at which n-grams were dropped.
         num_counted: number of distinct n-grams of each order in the text.
         discounts: for each order, the discounts of adjusted counts 1, 2, and 3 or more.
-        fallback_orders: orders that got the fallback discounts, because theirs couldn't be computed.
-        max_ngrams: number of n-grams to which the model was pruned by relative entropy; None without this pruning.
+        fallback_orders: orders with the fallback discounts, because discounts couldn't be computed from their counts.
+        max_ngrams: number of n-grams that pruning by relative entropy kept; None without this pruning.
         perplexity_per_token, perplexity_per_word: perplexities on the validation text; None without validation text.
         leading_blank: whether each sentence got a leading space.
     """
@@ -41,7 +41,7 @@ class TrainingSummary:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> TrainingSummary:
-        """Read and check the summary in a config. `values`: its JSON. `where`: the config's file, for messages.
+        """Read and check the summary in a config. `values`: the summary's JSON. `where`: the config's file, for messages.
 
         Raises:
             NGramFormatError: an entry is wrong; the message names it.

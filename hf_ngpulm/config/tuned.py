@@ -1,26 +1,26 @@
-"""Decoding settings that were tuned for a speech recogniser and stored in a language model's `config.json`.
+"""Store decoding settings that were tuned for a speech recogniser in a language model's `config.json`.
 
 `hf_ngpulm.evaluation.tune_weights` finds the settings, `NGramLM.remember` stores them, and only `with_remembered` reads them.
-It follows this rule: an explicit setting has priority. Next come the newest settings that were stored for the same recogniser
-and the requested search (any search if none is requested). The default comes last. If `lm_weight` is explicit, stored settings
-are ignored. The rule applies to a single language model, not to a list of models, in
+If `lm_weight` is explicit, stored settings are ignored. Otherwise an explicit setting has the highest priority. The second are
+the newest settings that were stored for the same recogniser and the requested search, or for any search if none is requested.
+The last is the default. These rules apply to a single language model, not to a list of models, in
 
   - `pipeline(model=..., lm="my-lm")` of all families, so also in `hf-ngpulm transcribe` and `evaluate`;
-  - `TransducerDecoder(model, ...)`; `CTCDecoder` and `GraphDecoder` if they get `model=`, as they don't know the model
-  otherwise;
+  - `TransducerDecoder(model, ...)`;
+  - `CTCDecoder` and `GraphDecoder`, if `model=` names the model, because these decoders don't know the model otherwise;
   - `StreamingRecognizer`, so also in `hf-ngpulm stream` and `serve`;
-  - `NGramLogitsProcessor` (the newest weights, as it can't know the search) and the strategies of `custom_generate`. For these,
-  `generate` sets the number of beams, and `ngram_lm_weight` in a generation config has priority over remembered weights.
+  - `NGramLogitsProcessor` (the newest weights, because it can't know the search) and the strategies of `custom_generate`.
+  In both cases `generate` sets the number of beams, and a generation config's `ngram_lm_weight` overrides stored weights.
 
-In `config.json` the settings are a list, the newest last:
+In `config.json` the settings are a list with the newest settings last:
 
     "decoding": [
       {"model": "nvidia/parakeet-ctc-0.6b", "model_type": "parakeet_ctc", "model_fingerprint": "5b1e...",
        "settings": {"lm_weight": 1.2, "beta": 3.0, "num_beams": 8}, "measured": {"by": "wer", "rate": 0.213, "length": 8123}}
     ]
 
-A model is identified by its Hub id, or else by a fingerprint of its weights, never by a path. Settings from a repo are checked:
-known names, finite numbers, reasonable sizes.
+A model is identified by its Hub id, or else by a fingerprint of its weights, never by a path. Names and values of settings are
+checked when a config is read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ModelIdentity:
         return cls(name, str(config.model_type), _fingerprint(model))
 
     def is_same(self, other: ModelIdentity) -> bool:
-        """Return whether another identity is the same model: it has the same type, and the same weights or Hub id."""
+        """Return whether another identity has the same model type, and the same Hub id or fingerprint."""
         same_id = self.name == other.name and "/" in self.name
         return self.model_type == other.model_type and (same_id or self.fingerprint == other.fingerprint)
 
@@ -87,8 +87,8 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings suit the search that `given`, the explicit settings, requests. If no search is
-        requested, every search suits.
+        """Return whether these settings suit the requested search. `given`: the explicit settings. If they request no search,
+        settings for any search suit.
         """
         for weight, model in (("source_weight", "source_lm"), ("rescorer_weight", "rescorer")):
             if weight in self.settings and given.get(model) is None:
@@ -96,8 +96,8 @@ class TunedDecoding:
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):
             return False
         if self.settings.get("strategy") == "graph":
-            # The decoder must be able to search graphs. Either it is asked for a graph, or for no search: an explicit number
-            # of beams without a strategy asks for prefixes.
+            # Settings for graphs suit if a graph is requested, or if no search is requested and the decoder has strategies. An
+            # explicit number of beams without a strategy requests prefix beam search.
             return given.get("strategy") is not None or ("strategy" in given and given.get("num_beams") is None)
         if given.get("num_beams") is not None and given.get("strategy") is None and (given["num_beams"] == 1) != self.greedy:
             return False
@@ -114,8 +114,8 @@ class TunedDecoding:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> TunedDecoding:
-        """Read an entry of a config. Raises NGramFormatError if the entry is invalid; the message says why, and names `where`,
-        the file.
+        """Read an entry of a config. `where`: the file. Raises NGramFormatError if the entry is invalid; the message says why,
+        and names the file.
         """
         if not isinstance(values, dict):
             raise NGramFormatError(f"{where}: decoding should list objects, has {str(values)[:80]!r}")
@@ -132,8 +132,8 @@ class TunedDecoding:
 
 
 def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return the settings in a config after checking them. `lm_weight` must be among them. Raises NGramFormatError if the
-    settings are invalid. The message says why; it names `where`, the file, and `what`, the settings' place in it.
+    """Check the settings in a config, and return the settings. Raises NGramFormatError if `lm_weight` is missing, or a setting
+    is invalid. The message says why, and names the file (`where`) and the settings' place in the file (`what`).
     """
     if "lm_weight" not in an_object(values, where, what):
         raise NGramFormatError(f"{where}: {what} should have a lm_weight")
@@ -146,14 +146,14 @@ def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
 
 
 def decoding_from(values: Any, where: str) -> tuple[TunedDecoding, ...]:
-    """Return the entries under `decoding` in a config after checking them."""
+    """Check the entries under `decoding` in a config, and return the entries."""
     if not isinstance(values, list) or len(values) > MOST_ENTRIES:
         raise NGramFormatError(f"{where}: decoding should be a list of at most {MOST_ENTRIES}, is {str(values)[:80]!r}")
     return tuple(TunedDecoding.from_dict(entry, where) for entry in values)
 
 
 def remembered(entries: tuple[TunedDecoding, ...], new: TunedDecoding) -> tuple[TunedDecoding, ...]:
-    """Return the entries and a new one. The new entry replaces an older entry for the same model and kind of search."""
+    """Return the entries and a new entry. The new entry replaces an older entry for the same model and kind of search."""
     checked = TunedDecoding.from_dict(new.to_dict(), "settings to remember")
     return (*(entry for entry in entries if not checked.replaces(entry)), checked)[-MOST_ENTRIES:]
 
@@ -170,13 +170,14 @@ def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: M
 
 
 def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bool = False) -> dict[str, Any]:
-    """Return the settings with remembered values in place of None, if the language model remembers any for the recogniser.
+    """Return the settings of a decoder. If the language model remembers settings for the recogniser, these replace None.
 
     Args:
         lm: a language model. Lists and `LogLinear` have no remembered settings.
         model: the recogniser. Settings are remembered only for models of Transformers.
         given: all settings of the decoder; None marks settings that aren't explicit.
-        came_with: whether the language model's own defaults (of a `Wav2Vec2ProcessorWithLM`) apply if nothing is remembered.
+        came_with: whether the defaults of the language model's source (a `Wav2Vec2ProcessorWithLM`) apply if no settings are
+            remembered.
 
     Returns:
         The same names, in the same order.
@@ -212,7 +213,7 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
 
 
 def tell_once(key: Any, message: str) -> None:
-    """Log a warning, unless one with the same key was logged before."""
+    """Log a warning if no warning with the same key was logged before."""
     if key not in _told:
         _told.add(key)
         logger.warning("%s", message)

@@ -15,7 +15,7 @@ LARGEST_SCORE = 1e30
 
 @dataclass(frozen=True)
 class WordSummary:
-    """Describe a word-level model that was composed into a token-level model; stored in `config.json`."""
+    """Describe a word-level model that was composed into a token-level model. `config.json` stores the description."""
 
     num_words: int  # number of words of the word-level model
     num_spelled: int  # number of words that the lexicon spells; the other words stay unknown
@@ -37,8 +37,8 @@ class WordSummary:
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> WordSummary:
-        """Read and check the summary in a config. Raises NGramFormatError if an entry is wrong; the message names it and
-        `where`, the file.
+        """Read and check the summary in a config. `where`: the config's file. Raises NGramFormatError if an entry is wrong; the
+        message names the entry and the file.
         """
         score, count = number(-LARGEST_SCORE, LARGEST_SCORE), whole(0, 2**31 - 1)
         kinds = {entry.name: count for entry in fields(cls)} | {

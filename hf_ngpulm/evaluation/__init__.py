@@ -1,7 +1,7 @@
-"""Compute error rates of words, characters and entities with confidence intervals; evaluate recognisers; tune weights.
+"""Compute error rates of words, characters and entities with confidence intervals, evaluate recognisers, and tune weights.
 
-The functions need `jiwer`. The metrics WER, CER and EntityWER also need `evaluate`. Both packages come with
-`pip install 'hf-ngpulm[eval]'` and are imported on first use.
+The functions need `jiwer`. The metrics WER, CER and EntityWER also need `evaluate`. `pip install 'hf-ngpulm[eval]'` installs
+both packages. They are imported on first use.
 """
 
 from __future__ import annotations

@@ -27,12 +27,13 @@ def judged_words(utterances: Sequence[Any], normalise: Any = None) -> tuple[np.n
     A word is correct if the alignment with the fewest errors matches it with a word of the transcript.
 
     Args:
-        utterances: utterances of an `Evaluation`. Only scored ones with confidences count.
-        normalise: as for `word_errors`. A word that normalisation removes is left out. A word that normalisation splits is
-            correct if all its parts are.
+        utterances: utterances of an `Evaluation`. Only scored utterances with confidences count.
+        normalise: see `word_errors`. If normalisation removes a word, the word is left out. If normalisation splits a word, the
+            word is correct if all its parts are correct.
 
     Returns:
-        For each word its confidence, whether it is correct, and the index of its utterance: float64, bool and int64 `[words]`.
+        Three arrays `[words]`: the word's confidence, float64, whether the word is correct, bool, and the index of the
+        utterance, int64.
     """
     clean = normaliser(normalise)
     confidences: list[float] = []
@@ -54,7 +55,9 @@ def judged_words(utterances: Sequence[Any], normalise: Any = None) -> tuple[np.n
 
 
 def _aligned(said: list[str], heard: list[str]) -> list[bool]:
-    """Return for each word `heard`, of the hypothesis, whether the alignment matches it with an equal word `said`."""
+    """Return for each word of the hypothesis (`heard`) whether the alignment matches it with an equal word of the transcript
+    (`said`).
+    """
     if not said or not heard:
         return [False] * len(heard)
     with needed("eval", "error rates"):
@@ -67,7 +70,7 @@ def _aligned(said: list[str], heard: list[str]) -> list[bool]:
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray) -> float:
-    """Return the expected calibration error of one or more words, from 0 to 1. The arguments are results of `judged_words`."""
+    """Return the expected calibration error of one or more words, from 0 to 1. `judged_words` returns the arguments."""
     bins = np.minimum((confidences * BINS).astype(np.int64), BINS - 1)
     sums = [np.bincount(bins, weights, BINS) for weights in (confidences, right.astype(np.float64))]
     return float(np.abs(sums[0] - sums[1]).sum() / len(right))
@@ -78,7 +81,7 @@ def fitted_calibration(confidences: np.ndarray, right: np.ndarray, measure: str)
 
     Args:
         confidences, right: the first two results of `judged_words`.
-        measure: name of the confidence measure, which the calibration stores.
+        measure: name of the confidence measure. The calibration stores it.
 
     Raises:
         ValueError: all words are right, or all are wrong.

@@ -21,7 +21,7 @@ from .recordings import Recording
 
 
 class ConfidenceBin(NamedTuple):
-    """Count the words whose confidences lie between two bounds, with their mean confidence and the share of correct words."""
+    """Describe the words with confidences between two bounds."""
 
     low: float  # bounds of the bin
     high: float
@@ -38,11 +38,11 @@ class ConfidenceTuning:
         model: the recogniser.
         calibration: the fitted calibration, a value for `confidence=` of pipelines and decoders.
         before: expected calibration error of the uncalibrated measure.
-        after: expected calibration error of calibrated confidences, by two-fold cross-validation: a calibration fitted to one
-            half of the utterances is applied to the other half.
-        bins: the confidences of that cross-validation, in bins of equal width.
+        after: expected calibration error of calibrated confidences by two-fold cross-validation. A calibration is fitted to one
+            half of the utterances, and applied to the other half.
+        bins: the confidences of the cross-validation, in bins of equal width.
         words: number of words in the hypotheses.
-        right: number of these words that are correct.
+        right: number of correct words in the hypotheses.
         unreadable: ids of recordings that couldn't be read.
     """
 
@@ -56,7 +56,7 @@ class ConfidenceTuning:
     unreadable: tuple[str, ...]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the calibration to a file. The file's calibrations of other recognisers are kept."""
+        """Write the calibration to a file. Calibrations of other recognisers in the file stay."""
         save_of_model(path, NAME, KINDS, self.model, self.calibration._asdict())
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def tune_confidence(
     batch_size: int = 8,
     report: Callable[[str], None] | None = None,
 ) -> ConfidenceTuning:
-    """Calibrate a recogniser's word confidences: of the words with a confidence of 0.8, 80% are then correct.
+    """Calibrate a recogniser's word confidences. After calibration, about 80% of the words with the confidence 0.8 are correct.
 
         tuning = tune_confidence(asr, read_recordings("dev.jsonl"))
         tuning.save("calibration.json")
@@ -84,12 +84,12 @@ def tune_confidence(
         asr: a speech recognition pipeline, with its language models, phrases and search.
         recordings: speech with transcripts.
         measure: name of the confidence measure to calibrate, see `hf_ngpulm.search.confidence`.
-        normalise: as for `word_errors`.
+        normalise: see `word_errors`.
         batch_size: number of recordings in a batch of the model.
-        report: called with a line about each recording that can't be read.
+        report: called with a line about each unreadable recording.
 
     Raises:
-        ValueError: no recording can be scored; or all words are correct, or all are wrong.
+        ValueError: no recording can be scored, all words are correct, or all words are wrong.
     """
     check("measure", measure, one_of(*MEASURES))
     scored = evaluate(asr, list(recordings), batch_size=batch_size, normalise=normalise, report=report, confidence=measure)

@@ -1,4 +1,4 @@
-"""Word and character error rates, from the edits that turn references into hypotheses."""
+"""Compute word and character error rates from the edits between references and hypotheses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Counts = TypeVar("Counts", bound="Summed")
 
 @dataclass(frozen=True)
 class Summed:
-    """Counts of one utterance, or sums over several; in sums, `utterances` has the counts of each utterance."""
+    """Hold counts of one utterance, or sums over several utterances. In sums, `utterances` has the counts of each utterance."""
 
     @classmethod
     def together(cls: type[Counts], utterances: Iterable[Counts]) -> Counts:
@@ -28,14 +28,14 @@ class Summed:
 
 @dataclass(frozen=True)
 class ErrorCounts(Summed):
-    """Errors of one utterance, or sums over several utterances. The units are words or characters.
+    """Hold the errors of one utterance, or sums over several utterances. The units are words or characters.
 
     Args:
-        substitutions: units of the reference that were replaced.
-        deletions: units of the reference that are missing.
-        insertions: units of the hypothesis that were added.
-        hits: units of the reference that were recognised.
-        utterances: the counts of each utterance; empty for a single one.
+        substitutions: number of the reference's units that were replaced.
+        deletions: number of the reference's units that are missing.
+        insertions: number of the hypothesis's units that were added.
+        hits: number of the reference's units that were recognised.
+        utterances: the counts of each utterance; empty for a single utterance.
     """
 
     substitutions: int
@@ -56,23 +56,23 @@ class ErrorCounts(Summed):
 
     @property
     def rate(self) -> float:
-        """Return the errors per unit (word or character) of the reference: 0.1 means 10%. Insertions can raise it above 1.
+        """Return the errors per unit (word or character) of the reference. 0.1 means 10%. With insertions it may exceed 1.
 
-        For an empty reference, return the number of errors, as jiwer does: 0 if the hypothesis is empty, too.
+        For an empty reference, return the number of errors, as jiwer does. It is 0 if the hypothesis is empty, too.
         """
         return self.errors / max(self.length, 1)
 
 
 def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
-    """Return word errors; `rate` is the word error rate (WER).
+    """Return the word errors. Their `rate` is the word error rate (WER).
 
-    The alignment has the fewest edits that turn the reference into the hypothesis (Levenshtein 1966). If several alignments
-    have equally few edits, jiwer chooses one. Its choice decides which edits are substitutions, deletions and insertions.
+    The alignment has the fewest edits from the reference to the hypothesis (Levenshtein 1966). If several alignments have
+    equally few edits, jiwer chooses an alignment. This choice decides which edits are substitutions, deletions and insertions.
 
     Args:
         references, hypotheses: the transcripts and the recognised texts, one text per utterance.
-        normalise: normalisation of both, as in `hf_ngpulm.text.normaliser`: names such as "lower", "lower,no-punctuation" or
-            "whisper-en", a function, or a list of these. Spaces separate words.
+        normalise: normalisation of both texts, see `hf_ngpulm.text.normaliser`. It is a name such as "lower",
+            "lower,no-punctuation" or "whisper-en", a function, or a list of names and functions. Spaces separate words.
 
     Raises:
         ValueError: the lists differ in length, an item isn't text, or `normalise` has an unknown name.
@@ -84,7 +84,7 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
 
 
 def character_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
-    """Return character errors; `rate` is the character error rate (CER).
+    """Return the character errors. Their `rate` is the character error rate (CER).
 
     Characters are Unicode code points. Each run of spaces between words counts as one character. See `word_errors`.
     """
@@ -95,7 +95,7 @@ def character_errors(references: Iterable[str], hypotheses: Iterable[str], norma
 
 
 def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation) -> list[tuple[str, str]]:
-    """Check references and hypotheses; return the normalised pair of each utterance. Raises ValueError if the lists differ in
+    """Check references and hypotheses. Return the normalised pair of each utterance. Raises ValueError if the lists differ in
     length, or an item isn't text.
     """
     said, heard = _texts("references", references), _texts("hypotheses", hypotheses)

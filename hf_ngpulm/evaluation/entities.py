@@ -1,4 +1,4 @@
-"""Count errors inside and outside of entities, and count the entities that were recognised completely."""
+"""Count errors inside and outside of entities, and completely recognised entities."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _lowest_counts = Function("ngpulm_lowest_counts")
 
 @dataclass(frozen=True)
 class EntityMatches(Summed):
-    """Counts of entities that were recognised completely, wrongly recognised, or missed.
+    """Count entities that were recognised completely, recognised wrongly, or missed.
 
     Args:
-        true_positives: occurrences in the reference whose words the hypothesis has at the aligned place.
-        false_positives: all other occurrences in the hypothesis.
-        false_negatives: all other occurrences in the reference.
-        utterances: the counts of each utterance; empty for a single one.
+        true_positives: number of occurrences in the reference that the hypothesis also has at the aligned place.
+        false_positives: number of all other occurrences in the hypothesis.
+        false_negatives: number of all other occurrences in the reference.
+        utterances: the counts of each utterance; empty for a single utterance.
     """
 
     true_positives: int
@@ -52,12 +52,12 @@ class EntityMatches(Summed):
 
 @dataclass(frozen=True)
 class EntityErrors:
-    """The result of `entity_errors`.
+    """Hold the result of `entity_errors`.
 
     Args:
         entities: errors on words of entities.
         others: errors on all other words.
-        matches: counts of entities that were recognised completely.
+        matches: counts of completely recognised entities.
     """
 
     entities: ErrorCounts
@@ -66,12 +66,12 @@ class EntityErrors:
 
     @property
     def entity_wer(self) -> float:
-        """Return errors / words in entities. If no reference has an entity, this is NaN (while `entities.rate` is 0)."""
+        """Return the errors per word of entities. If no reference has an entity, return NaN (but `entities.rate` is 0)."""
         return share(self.entities.errors, self.entities.length)
 
     @property
     def other_wer(self) -> float:
-        """Return the errors per word outside of entities; NaN if no reference has such a word."""
+        """Return the errors per word outside of entities; NaN if no reference has a word outside of entities."""
         return share(self.others.errors, self.others.length)
 
     @property
@@ -88,31 +88,31 @@ def entity_errors(
 ) -> EntityErrors:
     """Return errors on entities (names and terms, such as boosted phrases), and errors on all other words.
 
-    *Occurrences* are searched from left to right. If several entities begin at a word, the longest one counts, and the search
+    *Occurrences* are searched from left to right. If several entities begin at a word, the longest counts, and the search
     continues after it, so occurrences never overlap. Duplicate entities are ignored.
 
-    *Alignment.* Reference and hypothesis are aligned with the fewest edits, so the total number of errors equals that of
-    `word_errors`. Ties are broken by the first of these: fewest errors on entities, most entities recognised as a whole, fewest
-    substitutions, fewest substitutions in entities, fewest insertions in entities. This makes every count unique, and prefers
-    alignments that count fewer errors on entities. (jiwer breaks ties by other rules: two substitutions in `word_errors` may be
-    a deletion and an insertion here.)
+    *Alignment.* Reference and hypothesis are aligned with the fewest edits, so the total number of errors is the same as in
+    `word_errors`. If several alignments have the fewest edits, these rules choose in this order: fewest errors on entities,
+    most entities recognised as a whole, fewest substitutions, fewest substitutions in entities, fewest insertions in entities.
+    So every count is unique, and alignments with fewer errors on entities are preferred. (jiwer has other rules, so two
+    substitutions in `word_errors` may be a deletion and an insertion here.)
 
-    *Error rates.* An error on an entity is a substituted or deleted word of an occurrence in the reference, or a word inserted
-    between two words of an occurrence. Errors per word of occurrences are the entity WER (Nigmatulina et al., "Implementing
-    contextual biasing in GPU decoder for online ASR", Interspeech 2023); all other errors are in the WER of other words. B-WER
-    and U-WER of Le et al. ("Contextualized streaming end-to-end speech recognition with trie-based deep biasing and shallow
-    fusion", Interspeech 2021) agree with these rates if all entities have one word, with one exception. There, every insertion
-    of a listed word counts as an error on an entity; here, it lowers the precision.
+    *Error rates.* Errors on an entity are substituted or deleted words of an occurrence in the reference, and words inserted
+    between two words of an occurrence. The entity WER is the number of these errors per word of occurrences (Nigmatulina et
+    al., "Implementing contextual biasing in GPU decoder for online ASR", Interspeech 2023). All other errors are in the WER of
+    other words. If all entities have one word, B-WER and U-WER of Le et al. ("Contextualized streaming end-to-end speech
+    recognition with trie-based deep biasing and shallow fusion", Interspeech 2021) agree with these rates, except for
+    insertions of a listed word. B-WER counts such insertions as errors on entities; here they lower the precision.
 
-    *Precision, recall, F1.* A true positive is an occurrence in the reference whose words are all recognised, with no words
-    inserted between them. The hypothesis must have an occurrence of the same entity there. (If "new york city" is also listed,
-    "new york" has no occurrence inside it.) Other occurrences in the hypothesis, for example of distractors, are false
+    *Precision, recall, F1.* An occurrence in the reference is a true positive if all its words are recognised without inserted
+    words between them, and the hypothesis has an occurrence of the same entity there. (If "new york city" is also listed, "new
+    york" has no occurrence inside "new york city".) Other occurrences in the hypothesis, for example of distractors, are false
     positives. Other occurrences in the reference are false negatives.
 
     Args:
         references, hypotheses: the transcripts and the recognised texts, one text per utterance.
-        entities: a list of phrases for each utterance (empty if there are none), or one list for all utterances. A phrase that
-            the reference lacks can only cause false positives.
+        entities: a list of phrases for each utterance (may be empty), or one list for all utterances. If the reference lacks a
+            phrase, the phrase can only cause false positives.
         normalise: normalisation of references, hypotheses and entities, see `word_errors`. Entities are searched in the
             normalised texts, as whole words.
 
@@ -136,8 +136,8 @@ def entity_errors(
 
 
 def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int) -> list[tuple[str, ...]]:
-    """Check entities; return the phrases of each of `count` utterances. Raises ValueError if `entities` isn't a list of texts
-    or a list of lists of texts, or the number of lists isn't `count`.
+    """Check entities, and return the phrases of each utterance. `count`: number of utterances. Raises ValueError if `entities`
+    is neither a list of texts nor a list of lists of texts, or the number of lists isn't `count`.
     """
     remedy = "give a list of phrases for each utterance, or one for all"
     if isinstance(entities, str):
@@ -159,8 +159,8 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
 
 
 class _Phrases(NamedTuple):
-    """Entities, to be found by their words. `numbers`: each entity's index. `lengths`: the distinct numbers of words, largest
-    first.
+    """Find entities by their words. `numbers`: the index of each entity. `lengths`: the entities' distinct numbers of words,
+    largest first.
     """
 
     numbers: dict[tuple[str, ...], int]
@@ -190,7 +190,7 @@ class _Phrases(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """An occurrence of entity number `entity` in a text: the words from `start` to `end`, exclusive."""
+    """Locate an entity in a text: the words from `start` to `end`, exclusive. `entity`: the entity's index."""
 
     start: int
     end: int
@@ -203,16 +203,16 @@ def aligned_counts(
     reference_occurrences: Sequence[Occurrence],
     hypothesis_occurrences: Sequence[Occurrence],
 ) -> tuple[ErrorCounts, ErrorCounts, int]:
-    """Return errors on words of entities, errors on other words, and the number of entities that were recognised completely.
+    """Return errors on words of entities, errors on other words, and the number of completely recognised entities.
 
-    `entity_errors` defines the alignment. Each step of the alignment adds to six counts: edits, errors on entities, entities
-    not recognised completely, substitutions, substitutions in entities, and insertions in entities. Dynamic programming over
-    both texts (`csrc/alignment.cpp`) finds the alignment with the lowest counts, compared in this order. The counts are packed
-    into two integers, so one addition or comparison handles three counts. No traceback of an alignment is needed.
+    `entity_errors` defines the alignment. An alignment has six counts: edits, errors on entities, entities that aren't
+    recognised completely, substitutions, substitutions in entities, and insertions in entities. Dynamic programming over both
+    texts (`csrc/alignment.cpp`) finds the lowest counts, compared in this order. The counts are packed into two integers, so
+    one addition or comparison handles three counts. No traceback of an alignment is needed.
 
     Args:
         reference, hypothesis: words of one utterance.
-        reference_occurrences, hypothesis_occurrences: occurrences of entities in these texts; they don't overlap.
+        reference_occurrences, hypothesis_occurrences: occurrences of entities in both texts. Occurrences don't overlap.
     """
     words_said, words_heard = len(reference), len(hypothesis)
     if words_said + words_heard > MASK:
@@ -253,8 +253,8 @@ def aligned_counts(
 
 
 def _ends(occurrences: Sequence[Occurrence], words: int) -> np.ndarray:
-    """Return the number and the length of the entity that ends before each word and at the text's end, int64 `[words + 1, 2]`.
-    Where no entity ends, the row is -1 and 0. `words`: number of words in the text.
+    """Return the index and the length of the entity that ends before each word, or at the text's end, int64 `[words + 1, 2]`.
+    If no entity ends there, the row is -1 and 0. `words`: number of words in the text.
     """
     ends = np.full((words + 1, 2), (-1, 0), dtype=np.int64)
     for start, end, entity in occurrences:

@@ -1,4 +1,4 @@
-"""`evaluate`: measure a recogniser on recordings with transcripts, in one or several processes. A killed run can resume."""
+"""Measure a recogniser on recordings with transcripts, in one or several processes. A killed run can resume."""
 
 from __future__ import annotations
 
@@ -54,47 +54,47 @@ def evaluate(
     """Transcribe recordings, and count the errors of the hypotheses against the recordings' transcripts.
 
     The result has error rates with confidence intervals, the speed, and every hypothesis. The batches are always the same, so
-    the hypotheses don't depend on the number of processes or on where an earlier run was stopped.
+    the hypotheses don't depend on the number of processes or on interruptions of the run.
 
     *Long audio.* Recordings of more than `chunk_seconds` are encoded in chunks that overlap by a third, as in pipelines with
     `chunk_length_s`. CTC models and transducers then decode the frames of all chunks at once. The memory holds the samples of
-    one recording, the features of a few batches of chunks, and the frames of one recording. Encoder-decoders get parts of at
-    most `chunk_seconds`, cut at quiet places, and the texts of the parts are joined.
+    one recording, the features of a few batches of chunks, and the frames of one recording. For encoder-decoders, recordings
+    are cut at quiet places into parts of at most `chunk_seconds`, and the texts of the parts are joined.
 
-    *Several processes* (`accelerate launch`, torchrun, MPI): each takes its share of the batches, and `accelerate` gathers the
-    results. If a process dies, the launcher stops the others.
+    *Several processes* (`accelerate launch`, torchrun, MPI). Each process recognises its share of the batches, and `accelerate`
+    gathers the results. If a process fails, the launcher stops the other processes.
 
-    *Resuming*: with `output`, each process appends its results to a file in the folder `OUTPUT.parts`. The first process joins
-    them in `output` at the end. After a killed run, the same call computes only the missing results. The number of processes
-    may differ, but all must see the folder.
+    *Resuming.* With `output`, each process appends its results to a file in the folder `OUTPUT.parts`. At the end, the first
+    process joins all results in `output`. After a killed run, the same call computes only the missing results. The number of
+    processes may change, but all processes must see the folder.
 
     Args:
         model: a pipeline of Transformers ("automatic-speech-recognition") made after hf_ngpulm was imported, or the folder or
             Hub id of a model.
-        data: a source that `read_recordings` takes, or a sequence of recordings.
-        batch_size: recordings, or chunks of a long one, in a batch of the model.
-        chunk_seconds: length above which recordings are cut.
-        entities_as_phrases: boost each recording's entities, in addition to `phrases`.
-        normalise: normalisation of transcripts and hypotheses, as in `word_errors`.
-        device, dtype: for a model that this function loads. The defaults are this process's GPU if there is one, and float32 on
-            a CPU.
+        data: a source for `read_recordings`, or a sequence of recordings.
+        batch_size: number of recordings, or of a long recording's chunks, in a batch of the model.
+        chunk_seconds: length in seconds above which recordings are cut.
+        entities_as_phrases: whether each recording's entities are boosted in addition to `phrases`.
+        normalise: normalisation of transcripts and hypotheses, see `word_errors`.
+        device, dtype: device and dtype for a model that this function loads. The default device is this process's GPU, if there
+            is one. The default dtype on a CPU is float32.
         output: file for results (see `Evaluation.save`). Existing results with the same settings aren't computed again.
-        report: called with a line about each recording that can't be read, or that the recogniser refuses. Their results have
-            an `error`.
+        report: called with a line about each recording that can't be read, or that the recogniser refuses. The results of such
+            recordings have an `error`.
         progress: called with the number of recordings that this process has transcribed.
-        cluster: address of a Ray cluster whose actors transcribe, or "auto" (see `TrainingOptions`). Each actor loads the model
-            by its name, and all machines must see the recordings. This process collects the results.
-        actors: number of actors, and the share of a GPU that each takes.
-        settings: settings that replace those of the model's pipeline: `lm`, `lm_weight`, `phrases`, `phrase_weight`,
-            `num_beams`, `strategy`, `beta`, `ilm_weight` ...
+        cluster: address of a Ray cluster, or "auto" (see `TrainingOptions`). The cluster's actors transcribe. Each actor loads
+            the model by its name, and all machines must see the recordings. This process collects the results.
+        actors: number of actors, and number of GPUs per actor.
+        settings: `lm`, `lm_weight`, `phrases`, `phrase_weight`, `num_beams`, `strategy`, `beta`, `ilm_weight` ... They replace
+            the settings of the model's pipeline.
 
     Returns:
-        The evaluation; None in every process except the first.
+        The evaluation in the first process; None in the other processes.
 
     Raises:
-        ValueError: no recording has a transcript, or none can be read; or the pipeline refuses a setting.
+        ValueError: no recording has a transcript, no recording can be read, or the pipeline refuses a setting.
         SettingsMismatchError: `output` has results with other settings.
-        ConnectionError: another process has ended. Finished results are kept in `OUTPUT.parts`.
+        ConnectionError: another process has ended. Finished results stay in `OUTPUT.parts`.
     """
     check("batch_size", batch_size, whole())
     if not 1 <= chunk_seconds < float("inf"):
@@ -136,13 +136,13 @@ def evaluate(
 def _of_all(
     run: _Evaluating | _OnCluster, recordings: Recordings, processes: Processes, parts: Parts | None
 ) -> tuple[Records | None, bool]:
-    """Recognise this process's share of the batches that have no results yet.
+    """Recognise this process's share of the batches without results.
 
     Args:
-        parts: files for the results, which may have earlier ones; None for no files.
+        parts: files for the results. The files may have earlier results. If None, no files are written.
 
     Returns:
-        The records of all processes (None in processes other than the first), and whether some are from an earlier run.
+        The records of all processes (None in processes other than the first), and whether some records are from an earlier run.
     """
     rank, size = processes.rank, processes.size
     is_done = parts is not None and parts.output.exists()
@@ -183,7 +183,7 @@ class _Evaluating:
         chunk_seconds: float, entities_as_phrases: bool, report: Report = lambda message: None,
         progress: Callable[[int], Any] | None = None,
     ) -> _Evaluating:  # fmt: skip
-        """Load the model if `model` is a name. The arguments are those of `evaluate`."""
+        """Load the model if `model` is a name. For the arguments see `evaluate`."""
         if isinstance(model, str | os.PathLike):
             more: dict[str, Any] = {"phrases": []} if entities_as_phrases else {}
             model, settings = load_pipeline(os.fspath(model), device, dtype, **(more | settings)), {}
@@ -205,14 +205,14 @@ class _Evaluating:
         return self.recogniser.pipeline.tokenizer
 
     def clock(self) -> Clock:
-        """Return the time spent so far, by kind of work."""
+        """Return the durations so far, by kind of work."""
         warm_up = self.warm_up or 0.0
         wall = time.perf_counter() - self.begin - warm_up
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
 
     def records_of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
         """Recognise batches of recordings, and return the recordings' records. `chosen`: the batches, as lists of recordings'
-        numbers. `parts`: files to which the records are appended, if any.
+        numbers. `parts`: files to which the records are appended; None for no files.
         """
         recogniser = self.recogniser
         finished: Records = {}
@@ -261,8 +261,8 @@ class _Evaluating:
         """Yield the records of the recordings that a step finishes.
 
         Args:
-            heard: the hypotheses of these recordings.
-            spent: seconds in the model and in the decoder; both are divided in proportion to the recordings' lengths.
+            heard: the hypotheses of the recordings.
+            spent: seconds in the model and in the decoder. Each recording gets a share in proportion to its length.
         """
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
@@ -276,7 +276,7 @@ class _Evaluating:
 
 
 class _OnCluster:
-    """Has the actors of a cluster recognise batches, and collects the records in this process."""
+    """Collects records in this process. The actors of a cluster recognise the batches."""
 
     def __init__(
         self, made: tuple[Any, ...], cluster: Cluster, actors: Actors, report: Report, progress: Callable[[int], Any] | None
@@ -288,7 +288,7 @@ class _OnCluster:
         self.tokenizer = tokenizer_of(os.fspath(made[0]))
 
     def records_of(self, chosen: list[list[int]], parts: Parts | None = None) -> Records:
-        """Recognise batches as `_Evaluating.records_of` does."""
+        """Recognise batches; see `_Evaluating.records_of`."""
         finished: Records = {}
         for records in self.cluster.each(self.worker, chosen, self.actors):
             for record in records:
@@ -307,18 +307,18 @@ class _OnCluster:
 
 @dataclass
 class _Worker:
-    """Recognises batches in an actor. The first call loads the model, so a worker can be pickled and sent before."""
+    """Recognises batches in an actor. Before the first call, which loads the model, a worker can be pickled and sent."""
 
     made: tuple[Any, ...]  # arguments of `_Evaluating.of`
     about: dict[str, Any] | None = None  # the settings of the first worker
     run: _Evaluating | None = None
 
     def __call__(self, numbers: list[int] | None) -> Any:
-        """Return the records of a batch, given its recordings' numbers. For None return the settings, which name this machine's
-        device and dtype.
+        """Return the records of a batch. `numbers`: the numbers of the batch's recordings. For None, return the settings, with
+        this machine's device and dtype.
 
         Raises:
-            ValueError: the settings differ from those of the first worker.
+            ValueError: the settings differ from the settings of the first worker.
         """
         if self.run is None:
             self.run = _Evaluating.of(*self.made)
@@ -372,9 +372,9 @@ def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, A
 
 
 def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
-    """Return a fingerprint of tensors, from their names, shapes, and a sample of their values.
+    """Return a fingerprint of tensors. It depends on the tensors' names, shapes, and a sample of the values.
 
-    Reading all values of a large model would take seconds. A sample is enough, because training changes every value.
+    All values of a large model would take seconds to read. A sample is enough, because training changes every value.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in tensors:
@@ -386,7 +386,7 @@ def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def _saved(parts: Parts) -> Records:
-    """Return the records of a finished run. Transcripts and normalisation may have changed since: records don't depend on them.
+    """Return the records of a finished run. Records don't depend on transcripts and normalisation, so both may have changed.
 
     Raises:
         ValueError: the output isn't the result of an evaluation with the same settings and recordings.
@@ -407,7 +407,7 @@ def _saved(parts: Parts) -> Records:
 
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
-    """Return a recording's result: the values in `record`, and the transcript and entities that `recording` has now."""
+    """Return a recording's result: the values in `record`, and the current transcript and entities in `recording`."""
     names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "error", "cut", "confidences")
     values = {"hypothesis": None} | {name: record[name] for name in names if record.get(name) is not None}
     return Utterance(recording.id, recording.text, entities=recording.entities, **values)

@@ -1,4 +1,4 @@
-"""Choose the bound: the least evidence at which a grammar accepts an utterance.
+"""Choose the minimum evidence at which a grammar accepts an utterance. This minimum is called the bound.
 
 The evidence (see `hf_ngpulm.decoding.understanding`) of ordinary speech and of commands is computed once. If the bound is
 lower, fewer commands are missed, but more ordinary speech is accepted.
@@ -28,7 +28,7 @@ SHOWN = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # numbers of false accept
 
 
 class OperatingPoint(NamedTuple):
-    """Hold a bound on the evidence and the errors that it causes.
+    """Hold a bound on the evidence, and the errors with this bound.
 
     Args:
         least_evidence: the bound, nats per token.
@@ -43,19 +43,19 @@ class OperatingPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class GrammarTuning:
-    """Hold the result of `tune_grammar`. Recordings are named by their ids.
+    """Hold the result of `tune_grammar`. Tuples of recordings contain the recordings' ids.
 
     Args:
         family: "ctc", "transducer" or "attention".
         evidence: the confidence curve, a value for `Grammar.with_evidence`.
-        chosen: the chosen bound and its errors.
-        curve: other bounds and their errors, the highest bound first.
+        chosen: the chosen bound, with its errors.
+        curve: several bounds with their errors, in descending order of the bounds.
         hours: hours of other speech.
-        accepted: recordings of other speech that are accepted.
+        accepted: accepted recordings of other speech.
         commands: number of commands.
-        missed: commands that are rejected.
-        wrong: commands that are accepted with another meaning than their text or intent.
-        left_out: commands whose texts aren't in the grammar. No figure counts them.
+        missed: rejected commands.
+        wrong: commands that are accepted with another meaning than the meaning of their text.
+        left_out: commands with texts that aren't in the grammar. They aren't counted as commands.
         unreadable: recordings that couldn't be read.
     """
 
@@ -73,7 +73,7 @@ class GrammarTuning:
 
     @property
     def highest_rate(self) -> float:
-        """Return the 95% upper bound of the false accepts per hour, which are assumed to be independent (Poisson)."""
+        """Return the 95% upper bound of the false accepts per hour. False accepts are assumed to be independent (Poisson)."""
         return highest_mean(self.chosen.false_accepts) / self.hours
 
     def to_dict(self) -> dict[str, Any]:
@@ -105,21 +105,21 @@ def tune_grammar(
         tuning = tune_grammar(asr, grammar, read_recordings("speech.jsonl"), read_recordings("commands.jsonl"))
         grammar.with_evidence({tuning.family: tuning.evidence}).save_pretrained("orders")
 
-    Afterwards `sensitivity=0.5` stands for this bound. The width of the confidence curve is fitted to commands and other speech
-    by maximum likelihood, with equal weight for both. Without commands the grammar's width is kept.
+    In the tuned grammar, `sensitivity=0.5` selects this bound. The width of the confidence curve is fitted to commands and
+    other speech by maximum likelihood, with equal weight for both. Without commands, the grammar's width stays.
 
     Args:
         asr: a speech recognition pipeline, with its language models, phrases and search.
         other: ordinary speech without commands, one utterance per recording. Recordings of more than 30 s are cut at quiet
-            places, into pieces of at most 10 s.
+            places into pieces of at most 10 s.
         commands: recordings of commands. The text is a sentence of the grammar, or the name of the intent.
-        false_accepts_per_hour: the most recordings of other speech that may be accepted per hour of such speech.
+        false_accepts_per_hour: maximum number of accepted recordings per hour of other speech.
         batch_size: number of recordings in a batch of the model.
-        report: called with a line about recordings that can't be read, and about commands that aren't in the grammar.
+        report: called with a line about unreadable recordings, and about commands that aren't in the grammar.
 
     Raises:
-        ValueError: no other speech can be read; or too many recordings of it are sentences of the grammar, so that every bound
-            accepts them.
+        ValueError: no other speech can be read, or too many recordings of other speech are sentences of the grammar, so that
+            every bound accepts these recordings.
     """
     check("false_accepts_per_hour", false_accepts_per_hour, number(0))
     check("batch_size", batch_size, whole())
@@ -157,16 +157,16 @@ def tune_grammar(
 
 
 def best_bound(other: Sequence[float], commands: Sequence[float], allowed: int) -> OperatingPoint | None:
-    """Return the bound that misses the fewest commands and accepts at most `allowed` recordings of other speech.
+    """Return the bound that misses the fewest commands. It accepts at most `allowed` recordings of other speech.
 
-    The bound lies halfway between the highest evidence of other speech that must be rejected and the lowest evidence that can
-    be accepted. If no evidence can be accepted, the bound lies just above the highest evidence of other speech.
+    The bound is halfway between two values: the highest evidence of other speech that must be rejected, and the lowest evidence
+    above it. If there is no evidence above it, the bound is just above the rejected evidence.
 
     Args:
         other, commands: evidence of each recording, nats per token.
 
     Returns:
-        None if more than `allowed` recordings of other speech have the highest possible evidence, 0.
+        The bound and its errors; None if more than `allowed` recordings of other speech have the highest possible evidence, 0.
     """
     heard, meant = sorted(other), sorted(commands)
     refused = -math.inf  # the highest evidence that must be rejected
@@ -195,11 +195,11 @@ def _width(middle: float, other: Sequence[float], commands: Sequence[float]) -> 
 def _judged(
     asr: Any, grammar: Grammar, recordings: Sequence[Recording], batch_size: int, unreadable: list[str], tell: Any
 ) -> Iterator[_Judged]:
-    """Recognise recordings with the grammar and no bound on the evidence. Yield the evidence and meaning of each piece.
+    """Recognise recordings with the grammar, without a bound on the evidence. Yield the evidence and meaning of each piece.
 
     Args:
         unreadable: a list to which the ids of unreadable recordings are added.
-        tell: called with a line about each of these.
+        tell: called with a line about each unreadable recording.
     """
     rate = int(asr.feature_extractor.sampling_rate)
     read: list[tuple[Recording, float]] = []
@@ -213,8 +213,8 @@ def _judged(
 
 
 def _meaning_of(grammar: Grammar, text: str) -> tuple[Any, Any] | None:
-    """Return the intent and the slots of a command's text, or None. If the text is a sentence of the grammar, it has both. If
-    the text is the name of an intent, the slots are None.
+    """Return the intent and the slots of a command's text. If the text is the name of an intent, the slots are None. If the
+    text is neither a sentence of the grammar nor the name of an intent, return None.
     """
     reading = grammar.reading(text)
     if reading is not None:

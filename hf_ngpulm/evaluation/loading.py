@@ -1,4 +1,4 @@
-"""Order recordings, form batches of them for the model, and load them ahead in another thread."""
+"""Sort recordings into batches for the model, and load the batches ahead in another thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def audio_or_error(recording: Recording, sampling_rate: int) -> np.ndarray | str:
-    """Return a recording's samples, float32 `[N]`; if they can't be read, return a line that says why."""
+    """Return a recording's samples, float32 `[N]`. If the audio can't be read, return a line with the reason."""
     try:
         return load_audio(recording, sampling_rate)
     except (ValueError, OSError) as error:
@@ -31,12 +31,12 @@ def pieces_of(
     recordings: Iterable[Recording], rate: int, read: list[tuple[Recording, float]], unreadable: list[str],
     report: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Yield the samples of recordings as inputs of a pipeline. Recordings of more than `LONG` seconds are cut at quiet places,
+    """Yield the samples of recordings as inputs of a pipeline. Recordings of more than `LONG` seconds are cut at quiet places
     into pieces of at most `PIECE` seconds. Unreadable recordings are left out.
 
     Args:
         rate: sampling rate of the pipeline, hertz.
-        read: a list to which the recording and the length in seconds of each piece are added.
+        read: a list. For each piece, the recording and the piece's length in seconds are added to it.
         unreadable: a list to which the ids of unreadable recordings are added.
         report: called with a line about each unreadable recording.
     """
@@ -52,12 +52,12 @@ def pieces_of(
 
 
 def batches(recordings: Sequence[Recording], batch_size: int, longest: float) -> Iterator[list[int]]:
-    """Yield batches of recordings of similar length, as lists of recordings' numbers, the longest first.
+    """Yield batches of recordings of similar length, as lists of recordings' numbers. Long recordings come first.
 
-    The batches don't depend on the number of processes, so the model's outputs don't either.
+    The batches and thus the model's outputs don't depend on the number of processes.
 
     Args:
-        recordings: the recordings, whose headers are read for their lengths.
+        recordings: the recordings. Their headers are read to find the lengths.
         batch_size: number of recordings in a batch.
         longest: length in seconds above which a recording gets its own batch.
     """
@@ -76,10 +76,10 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 def steps(
     recordings: Sequence[Recording], chosen: Iterable[list[int]], recogniser: Recogniser, batch_size: int
 ) -> Iterator[RecognitionStep | None]:
-    """Load batches of recordings and make their features. Yield the steps of each batch, and None after each batch.
+    """Load batches of recordings, and make the features. Yield the steps of each batch, and None after each batch.
 
     Args:
-        chosen: for each batch, the numbers of its recordings.
+        chosen: the batches, as lists of recordings' numbers.
         batch_size: number of chunks of a long recording in a step.
     """
     for numbers in chosen:
@@ -108,7 +108,9 @@ def steps(
 
 
 def ahead(items: Iterator[T], most: int = AHEAD) -> Generator[T, None, None]:
-    """Yield items that another thread makes, up to `most` of them in advance. Closing the generator ends the thread."""
+    """Yield items that another thread makes in advance. `most`: maximum number of waiting items. When the generator is closed,
+    the thread ends.
+    """
     end: Any = object()
     with ThreadPoolExecutor(1, "ahead") as thread:
         made = deque(thread.submit(next, items, end) for _ in range(most))

@@ -1,6 +1,6 @@
-"""Error rates as metrics of Hugging Face `evaluate` that load offline: `WER().compute(predictions=, references=)`.
+"""Provide error rates as metrics of Hugging Face `evaluate`: `WER().compute(predictions=, references=)`. They load offline.
 
-The metrics have `add` and `add_batch`, like all metrics of that library. Undefined rates (such as an entity WER without
+The metrics have `add` and `add_batch`, like all metrics of this library. Undefined rates (such as an entity WER without
 entities) are NaN.
 """
 
@@ -30,7 +30,7 @@ _ENTITIES = """    entities: phrases; a list for each utterance, or in compute a
 
 
 class WER(evaluate.Metric):
-    """Word error rate "wer", with "substitutions", "deletions", "insertions", "hits" and "words" of the references."""
+    """Compute the word error rate "wer", and "substitutions", "deletions", "insertions", "hits" and "words" (of references)."""
 
     def _info(self) -> evaluate.MetricInfo:
         return _info("Word error rate: (substitutions + deletions + insertions) / words of the references.")
@@ -41,7 +41,7 @@ class WER(evaluate.Metric):
 
 
 class CER(evaluate.Metric):
-    """Character error rate "cer", with "substitutions", "deletions", "insertions", "hits" and "characters"."""
+    """Compute the character error rate "cer", and "substitutions", "deletions", "insertions", "hits" and "characters"."""
 
     def _info(self) -> evaluate.MetricInfo:
         return _info("Character error rate: (substitutions + deletions + insertions) / characters of the references.")
@@ -52,10 +52,10 @@ class CER(evaluate.Metric):
 
 
 class EntityWER(evaluate.Metric):
-    """Error rates inside and outside of entities, and precision, recall and F1 of entities; see `entity_errors`.
+    """Compute error rates inside and outside of entities, and precision, recall and F1 of entities; see `entity_errors`.
 
-    The result has the rates "entity_wer", "other_wer", "wer", "precision", "recall" and "f1"; the counts behind the first two
-    rates ("entity_words", "entity_substitutions", "other_words", ...); and "true_positives", "false_positives" and
+    The result has the rates "entity_wer", "other_wer", "wer", "precision", "recall" and "f1". It also has the counts for the
+    first two rates ("entity_words", "entity_substitutions", "other_words", ...), "true_positives", "false_positives" and
     "false_negatives".
     """
 
@@ -74,7 +74,7 @@ class EntityWER(evaluate.Metric):
         """Add a batch of utterances.
 
         Args:
-            entities: a list of phrases for each utterance, or one list for all.
+            entities: a list of phrases for each utterance, or one list for all utterances.
 
         Raises:
             ValueError: predictions, references or entities are missing, or their numbers differ.

@@ -1,8 +1,8 @@
 """Store the results of an unfinished evaluation in files, so that a killed run can resume.
 
-Each process has a file in the folder `results.jsonl.parts/`. Its first line has the settings; each further line has the result
-of a recording. A process appends the lines of a batch at once. All files together show which recordings are done, whatever the
-number of processes was. The incomplete last line of a killed process is dropped.
+Each process has a file in the folder `results.jsonl.parts/`. The first line of a file has the settings; each further line has
+the result of a recording. A process appends all lines of a batch in one write. The files together show which recordings are
+done, for any number of processes. The incomplete last line of a killed process is dropped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Records = dict[int, dict[str, Any]]  # results of recordings, by the recordings'
 
 
 class SettingsMismatchError(ValueError):
-    """Existing results have other settings."""
+    """Report that existing results have other settings."""
 
 
 class Parts:
-    """The files of unfinished results beside an evaluation's `output`. All have the same `settings`."""
+    """Read and write the files of unfinished results beside an evaluation's `output`. All files have the same `settings`."""
 
     def __init__(self, output: str | os.PathLike[str], settings: dict[str, Any], rank: int = 0) -> None:
         self.output, self.settings = Path(output), settings
@@ -37,8 +37,8 @@ class Parts:
         self._file: IO[bytes] | None = None
 
     def records(self) -> Records:
-        """Return the records in all files. Raises SettingsMismatchError if a file has other settings, ValueError if a file
-        isn't part of an evaluation, or is damaged.
+        """Return the records in all files. Raises SettingsMismatchError if a file has other settings. Raises ValueError if a
+        file isn't part of an evaluation, or is damaged.
         """
         records: Records = {}
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
@@ -58,7 +58,9 @@ class Parts:
         return records
 
     def check(self, settings: dict[str, Any], path: Path) -> None:
-        """Raise SettingsMismatchError if the `settings` of the results in `path` differ from this evaluation's settings."""
+        """Raise SettingsMismatchError if results have other settings than this evaluation. `settings`: the settings of the
+        results. `path`: the results' file.
+        """
         ours, theirs = json.loads(json.dumps(self.settings)), settings
         if ours == theirs:
             return
@@ -70,7 +72,9 @@ class Parts:
         )
 
     def open(self) -> None:
-        """Open and lock this process's file; drop an incomplete last line. Raises ValueError if another process locks it."""
+        """Open and lock this process's file, and drop an incomplete last line. Raises ValueError if another process has locked
+        the file.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self._file = open(self.path, "a+b")  # noqa: SIM115
         try:

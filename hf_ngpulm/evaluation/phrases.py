@@ -1,8 +1,8 @@
-"""Fit the thresholds with which a second look rejects phrases that nobody said.
+"""Fit the thresholds of a second look. A second look rejects phrases that nobody said.
 
-The second look computes a likelihood ratio for each phrase that a recogniser proposes in ordinary speech (see
-`hf_ngpulm.decoding.second_look`). A proposed phrase that the transcript doesn't contain is a false alarm. The thresholds are
-fitted to the ratios of false alarms, for any number of false alarms per hour.
+In ordinary speech, a recogniser proposes phrases, and the second look computes a likelihood ratio for each phrase (see
+`hf_ngpulm.decoding.second_look`). If the transcript doesn't contain a proposed phrase, the phrase is a false alarm. The
+thresholds are fitted to the ratios of false alarms. They apply to any number of false alarms per hour.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _EVERYTHING = Thresholds(-_LOW, 0.0, 0.0, 1.0)
 
 
 class LookPoint(NamedTuple):
-    """Hold a setting of the second look and its errors on the recordings.
+    """Hold a setting of the second look, and the errors on the recordings with this setting.
 
     Args:
         false_alarms_per_hour: the setting.
-        threshold: threshold of a phrase of average length in tokens, natural log.
+        threshold: threshold for a phrase with the average number of tokens, natural log.
         false_alarms: number of accepted phrases that nobody said.
         heard: number of recognised phrases that the transcripts contain.
     """
@@ -56,13 +56,13 @@ class PhraseTuning:
     Args:
         model: the recogniser.
         thresholds: the fitted thresholds, a value for `thresholds=` of pipelines and `hf_ngpulm.PhraseDecoder`.
-        chosen: the requested setting and its errors.
-        curve: other settings and their errors.
+        chosen: the requested setting, with its errors.
+        curve: several settings with their errors.
         hours: hours of speech.
         phrases: number of phrases in the list.
-        said: number of occurrences of phrases in the transcripts.
-        heard_anyway: number of these occurrences that are recognised without the second look.
-        weighed: number of false alarms that the thresholds are fitted to.
+        said: number of phrases' occurrences in the transcripts.
+        heard_anyway: number of occurrences that are recognised without the second look.
+        weighed: number of false alarms to which the thresholds are fitted.
         unreadable: ids of recordings that couldn't be read.
     """
 
@@ -78,12 +78,12 @@ class PhraseTuning:
     unreadable: tuple[str, ...]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the thresholds to a file. The file's thresholds of other recognisers are kept."""
+        """Write the thresholds to a file. Thresholds of other recognisers in the file stay."""
         save_of_model(path, NAME, KINDS, self.model, self.thresholds._asdict())
 
     @property
     def highest_rate(self) -> float:
-        """Return the 95% upper bound of the false alarms per hour, which are assumed to be independent (Poisson)."""
+        """Return the 95% upper bound of the false alarms per hour. False alarms are assumed to be independent (Poisson)."""
         return highest_mean(self.chosen.false_alarms) / self.hours
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class PhraseTuning:
 
 
 class _Weighed(NamedTuple):
-    """A phrase that the second look has judged."""
+    """Hold a phrase that the second look has judged."""
 
     ratio: float  # log-likelihood ratio
     tokens: float
@@ -116,7 +116,7 @@ def tune_phrases(
     batch_size: int = 8,
     report: Callable[[str], None] | None = None,
 ) -> PhraseTuning:
-    """Fit the thresholds of a second look at phrases to a recogniser, on ordinary speech.
+    """Fit a recogniser's thresholds for a second look at phrases on ordinary speech.
 
         tuning = tune_phrases(asr, read_recordings("speech.jsonl"), ["Anna Kowalska", ...])
         tuning.save("thresholds.json")
@@ -126,15 +126,15 @@ def tune_phrases(
         asr: a speech recognition pipeline, with its language models and search.
         recordings: ordinary speech with transcripts. Phrases in a transcript measure recall; all other recognised phrases are
             false alarms. Recordings without a transcript are left out. Recordings of more than 30 s are cut.
-        phrases: one list of phrases. A longer list needs less speech. The fitted thresholds hold for lists of any length.
-        phrase_weight: factor of the bonuses; default: 3, for encoder-decoders 1.5. A high weight gives more false alarms to
-            fit to.
-        false_alarms_per_hour: the setting to report on.
+        phrases: one list of phrases. A longer list needs less speech. The fitted thresholds apply to lists of any length.
+        phrase_weight: factor of the bonuses; by default 3, or 1.5 for encoder-decoders. With a higher weight, there are more
+            false alarms for the fit.
+        false_alarms_per_hour: the setting that the result describes.
         batch_size: number of recordings in a batch of the model.
-        report: called with a line about each recording that is left out.
+        report: called with a line about recordings that are left out.
 
     Raises:
-        ValueError: no recording has a transcript and can be read; or there are too few false alarms to fit thresholds to.
+        ValueError: there is no readable recording with a transcript, or there are too few false alarms for the fit.
     """
     rate = check("false_alarms_per_hour", false_alarms_per_hour, RATE)
     check("batch_size", batch_size, whole())
@@ -182,8 +182,8 @@ def _weigh(reports: Sequence[dict[str, Any]], wanted: Counter[str], weighed: lis
     second look.
 
     Args:
-        reports: the pipeline's reports on phrases of the recording, with the thresholds `_EVERYTHING`.
-        wanted: number of occurrences of each phrase in the transcript.
+        reports: the pipeline's reports on the recording's phrases, with the thresholds `_EVERYTHING`.
+        wanted: each phrase's number of occurrences in the transcript.
     """
     left = wanted.copy()
     for each in reports:

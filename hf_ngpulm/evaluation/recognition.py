@@ -1,8 +1,8 @@
 """Run the features, model and search of a pipeline separately for evaluation, and time model and search.
 
-The thread that loads audio also makes the features (see `hf_ngpulm.evaluation.loading`); the model runs in another thread. CTC
-models and transducers always use this project's decoders, even without a language model. So the search can be timed separately,
-and the result of a row doesn't depend on the other rows.
+One thread loads audio and makes the features (see `hf_ngpulm.evaluation.loading`); the model runs in another thread. CTC models
+and transducers always use this project's decoders, even without a language model. So the search can be timed separately, and
+the result of a row doesn't depend on the other rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class RecognitionStep:
-    """A batch for the model, or one recording without readable audio."""
+    """Hold a batch for the model, or one recording without readable audio."""
 
     inputs: dict[str, Any] | None  # the model's inputs, [B, T, ...]; None for a recording that is empty or can't be read
     numbers: tuple[int, ...]  # the number of each row's recording; the same for all rows if `chunked`
@@ -57,7 +57,7 @@ class RecognitionStep:
 
 @dataclass(frozen=True)
 class Heard:
-    """A recording's hypothesis."""
+    """Hold a recording's hypothesis."""
 
     hypothesis: str
     score: float | None  # natural log; None if the decoder gives no score
@@ -75,12 +75,12 @@ class Recogniser:
 
     Args:
         pipeline: a pipeline of a class of `hf_ngpulm.pipelines`.
-        settings: `lm`, `lm_weight`, `num_beams` ...; they override the pipeline's own settings.
-        entities: phrases to boost in each recording, in addition to the common phrases; or None.
+        settings: `lm`, `lm_weight`, `num_beams` ... These settings replace the pipeline's own settings.
+        entities: other phrases to boost in each recording, besides the common phrases; None for no other phrases.
         chunk_seconds: length of chunks, in seconds; longer recordings are cut.
 
     Raises:
-        ValueError: the pipeline isn't one of `hf_ngpulm.pipelines`, or a setting has a separate value for each recording.
+        ValueError: the pipeline has another class, or a setting has a separate value for each recording.
     """
 
     def __init__(
@@ -127,15 +127,15 @@ class Recogniser:
         return samples > self.chunk_seconds * self.sampling_rate
 
     def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> RecognitionStep:
-        """Return a batch of whole recordings. `audios`: their samples, `[N]` each. `numbers`: their numbers in the data."""
+        """Return a batch of whole recordings. `audios`: each recording's samples, `[N]`. `numbers`: the recordings' numbers."""
         seconds = tuple(len(audio) / self.sampling_rate for audio in audios)
         return RecognitionStep(
             self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds
         )
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[RecognitionStep]:
-        """Yield the batches of chunks of a long recording, whose number in the data is `number`. Features are made when a batch
-        is requested.
+        """Yield a long recording's chunks in batches. Features are made when a batch is requested. `number`: the recording's
+        number in the data.
         """
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
@@ -159,12 +159,12 @@ class Recogniser:
     # Methods of the thread that runs the model
 
     def __call__(self, step: RecognitionStep) -> list[Heard]:
-        """Run a step and return the transcripts of its recordings; return an empty list if more chunks follow.
+        """Run a step, and return the transcripts of its recordings. If more chunks follow, return an empty list.
 
-        `model_seconds` grows by the time from features to texts, `decoder_seconds` by the decoder's part of it.
+        The time from features to texts is added to `model_seconds`, and the decoder's time to `decoder_seconds`.
 
         Raises:
-            ValueError: the pipeline refuses the audio, or has refused to make its features.
+            ValueError: the pipeline refused the audio, or refused to make features of the audio.
         """
         if step.refusal is not None:
             raise step.refusal
@@ -178,14 +178,14 @@ class Recogniser:
         return heard
 
     def warm_up(self, step: RecognitionStep) -> float:
-        """Run a step once, so that compilation and allocation are done. Return its seconds, which the clocks exclude."""
+        """Run a step once for compilation and allocation. Return the step's seconds. The clocks exclude these seconds."""
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
         self(replace(step, seconds=step.seconds or (0.0,)))  # as a last chunk, so that no frames are kept
         self.model_seconds, self.decoder_seconds = before
         return self._now() - begin
 
     def check_settings(self) -> None:
-        """Recognise faint noise. Raises ValueError if the pipeline refuses it, which means that its settings are wrong."""
+        """Recognise faint noise. If the pipeline refuses the noise, its settings are wrong, and ValueError is raised."""
         self._frames, self._parts = [], []  # drop the chunks of a refused recording
         self.warm_up(self.step_of([faint_noise(self.sampling_rate)], ()))
 
@@ -205,8 +205,8 @@ class Recogniser:
         return [Heard(text, None, self._is_cut(row.tolist()), own) for text, row, own in rows]
 
     def _is_cut(self, tokens: list[int]) -> bool:
-        """Return whether the limit of tokens has cut a row of `generate`: the row reaches the limit, and doesn't end in an end
-        token.
+        """Return whether the limit of tokens has cut a row of `generate`. Such a row reaches the limit, and doesn't end with an
+        end token.
         """
         config = getattr(self.pipeline, "generation_config", None) or self.pipeline.model.generation_config
         given = {**vars(config), **self.forward_settings, **(self.forward_settings.get("generate_kwargs") or {})}
@@ -242,10 +242,10 @@ class Recogniser:
 
     @contextmanager
     def _decoder_timed(self) -> Iterator[None]:
-        """Add the time that the decoder takes within the block to `decoder_seconds`.
+        """Add the decoder's time within the block to `decoder_seconds`.
 
-        For CTC models and transducers it is the time of the pipeline's `_decode`. For encoder-decoders it is the whole time
-        except the encoder's forward pass.
+        For CTC models and transducers, this is the time of the pipeline's `_decode`. For encoder-decoders, it is the whole time
+        minus the time of the encoder's forward pass.
         """
         pipeline, begin, of_encoder = self.pipeline, self._now(), 0.0
 
@@ -285,7 +285,7 @@ def faint_noise(sampling_rate: int) -> np.ndarray:
 def without_lm(pipeline: Any) -> dict[str, Any]:
     """Return settings for the same search without language model and phrases.
 
-    A graph decoder's language model is part of its graph and can't be left out. Its settings set the weights to 0 instead.
+    A graph decoder's language model is part of the graph, and can't be removed. In this case the settings set the weights to 0.
     """
     decoder, given = pipeline._forward_params.get("ngram_decoder"), pipeline._ngram_settings or {}
     if isinstance(decoder, GraphDecoder):

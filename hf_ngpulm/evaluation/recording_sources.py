@@ -36,7 +36,7 @@ class Fields(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a manifest or dataset."""
+    """Hold a row of a manifest or dataset."""
 
     values: dict[str, Any]
     where: str  # the row's place, for error messages
@@ -66,11 +66,11 @@ def read_recordings(
               LibriSpeech's `*.trans.txt`, or a `.txt` beside each file
             - a folder saved by `datasets`, a Parquet file, or a folder of Parquet files
             - the id of a dataset on the Hub, `org/name` or `org/name:config`
-        split: split of a dataset; by default "test", or the only split. For a folder of audio: a subfolder.
+        split: split of a dataset; by default "test", or the only split. For a folder of audio, a subfolder.
         config: configuration of a dataset on the Hub.
-        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first existing field of
-            "text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
-        limit: the most recordings to read; None reads all.
+        audio_field, text_field, entities_field: names of fields or columns. By default the transcript is the first existing
+            field of "text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
+        limit: maximum number of recordings; None reads all recordings.
 
     Raises:
         FileNotFoundError: there is no such file, and `source` can't be the id of a dataset.
@@ -147,7 +147,9 @@ def _json(text: str, where: str) -> Any:
 
 
 def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
-    """Return the recording of a manifest's row. Paths that serve as ids are relative to `root`; None leaves them unchanged."""
+    """Return the recording of a manifest's row. If the row has no id, the path becomes the id, relative to `root`. If `root` is
+    None, the path stays unchanged.
+    """
     values = row.values
     candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
     name = next((values[field] for field in candidates if field in values), None)
@@ -167,7 +169,7 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
 
 def _span(row: Row) -> tuple[float, float | None]:
     """Return the offset and duration of a row. A duration without an offset is the duration of the whole file, as in NeMo's
-    manifests.
+    manifests. In this case the returned duration is None.
     """
     offset, duration = (_seconds(row, field) for field in ("offset", "duration"))
     return offset or 0.0, duration if offset is not None else None
@@ -212,12 +214,12 @@ def _seconds(row: Row, name: str) -> float | None:
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """Return the files in a folder and its subfolders that have an audio file's extension, sorted by name."""
+    """Return the audio files in a folder and its subfolders, sorted by name. The extension identifies audio files."""
     return list(filter(_is_audio, _files_in(folder)))
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return all files in a folder and its subfolders, except hidden files and folders, sorted by name."""
+    """Return all files in a folder and its subfolders, sorted by name. Hidden files and folders are ignored."""
     paths = []
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -253,7 +255,7 @@ def _recordings_beside(folder: Path, files: list[Path], fields: Fields) -> Itera
 
 
 def _dataset(name: str, fields: Fields, split: str | None, config: str | None, limit: int | None) -> Recordings:
-    """Return the recordings of a dataset, which is on the Hub, saved in a folder, or in Parquet files."""
+    """Return the recordings of a dataset. The dataset is on the Hub, in a folder saved by `datasets`, or in Parquet files."""
     with needed("eval", "datasets"):
         import datasets
 
@@ -321,8 +323,8 @@ def _rows_of_dataset(name: str, split: str | None, config: str | None) -> Any:
 
 
 def _content(row: Row, column: str) -> tuple[Path | np.ndarray | bytes, int | None]:
-    """Return the audio in a cell, and its sampling rate if the audio is an array of samples. Raises ValueError if the cell
-    holds no audio.
+    """Return the audio in a cell, and the sampling rate of an array of samples (None for other audio). Raises ValueError if the
+    cell has no audio.
     """
     value = row.values[column]
     cell = value if isinstance(value, dict) else {"path" if isinstance(value, str) else "bytes": value}

@@ -1,4 +1,4 @@
-"""Recordings with transcripts, for evaluation and tuning."""
+"""Define recordings with transcripts, for evaluation and tuning."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from ..sound.files import checked_samples, decode_audio, resample
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A recording, or a part of one.
+    """Hold a recording, or a part of a recording.
 
     Args:
-        id: name of the recording, unique among recordings that were read together.
-        audio: a path, the bytes of a file, or samples: `[N]` or `[channels, N]`, integers in their full range or floats.
-        sampling_rate: rate of samples, in hertz; None for files, which contain their rate.
+        id: name of the recording. Recordings that are read together have different ids.
+        audio: a path, the bytes of a file, or samples. Samples are `[N]` or `[channels, N]`, integers in the full range of
+            their type, or floats.
+        sampling_rate: rate of samples, in hertz; None for files, because a file contains its rate.
         text: the transcript; None if it is unknown, "" if the recording has no words.
         entities: important phrases in the transcript, such as names (see `hf_ngpulm.evaluation.entity_errors`).
-        offset, duration: the part of the file, in seconds; without a duration, everything after `offset`.
+        offset, duration: begin and length of the recording within the audio, in seconds. Without a duration, the recording ends
+            with the audio.
     """
 
     id: str
@@ -54,14 +56,14 @@ class Recording:
 
 
 class Recordings(Sequence[Recording]):
-    """A sequence of recordings. The recordings of a dataset are read on access.
+    """Hold a sequence of recordings. The recordings of a dataset are read on access.
 
     Args:
         source: name of the source, for messages.
-        rows: recordings, or a sequence whose items `made` turns into recordings.
+        rows: recordings, or a sequence of items that `made` converts to recordings.
         fingerprint: a hash that identifies the data.
         made: function that makes a recording from its number and row; None if rows are recordings.
-        described: function that makes a recording without audio from its number; None if rows don't hold audio.
+        described: function that makes a recording without audio from its number; None if rows have no audio.
     """
 
     def __init__(
@@ -88,12 +90,13 @@ class Recordings(Sequence[Recording]):
         return row if self._made is None else self._made(number, row)
 
     def described(self, number: int) -> Recording:
-        """Return a recording's id, transcript and entities; its audio may be missing."""
+        """Return a recording with id, transcript and entities. The audio may be missing."""
         return self[number] if self._described is None else self._described(number)
 
 
 def listed(source: str, recordings: Iterable[Recording], limit: int | None = None) -> Recordings:
-    """Return the first `limit` recordings with unique ids and a fingerprint, which doesn't depend on transcripts.
+    """Return the first `limit` recordings (None: all) with unique ids and a fingerprint. The fingerprint doesn't depend on
+    transcripts.
 
     Raises:
         ValueError: there are no recordings.
@@ -112,7 +115,7 @@ def listed(source: str, recordings: Iterable[Recording], limit: int | None = Non
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """Add a name to `taken` and return the name. If it is taken already, use "name#2", "name#3" ... instead."""
+    """Add a name to `taken`, and return the name. If the name is already taken, use "name#2", "name#3" ... instead."""
     names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
     free = next(each for each in names if each not in taken)
     taken.add(free)
@@ -120,12 +123,12 @@ def unique(name: str, taken: set[str]) -> str:
 
 
 def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:
-    """Return a recording's samples, float32 `[N]`, with its channels averaged, at `sampling_rate` hertz.
+    """Return a recording's samples at `sampling_rate` hertz, float32 `[N]`. The channels are averaged.
 
     Long files are read and resampled in blocks, so memory holds little more than the result.
 
     Raises:
-        ValueError: the file isn't audio, is damaged, ends before the recording's part begins, or contains NaN or infinity.
+        ValueError: the file isn't audio, is damaged, ends before the recording begins, or contains NaN or infinity.
         FileNotFoundError: there is no such file.
     """
     audio = recording.audio

@@ -1,4 +1,4 @@
-"""The results of an evaluation, for each utterance and in total."""
+"""Define the results of an evaluation, for each utterance and in total."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EDITS = ("substitutions", "deletions", "insertions")
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording and its hypothesis.
+    """Hold a recording's transcript and hypothesis.
 
     Args:
         id: the id of the recording.
@@ -32,12 +32,12 @@ class Utterance:
         hypothesis: the recognised text; None if there is an error.
         score: the hypothesis's score (natural log); None if the decoder gives no score.
         audio_seconds: length of the audio, in seconds.
-        model_seconds: the recording's share of its batch's time from features to text, in proportion to its length.
-        decoder_seconds: the recording's share of the time in the decoder, a part of `model_seconds`.
+        model_seconds: time from features to text. A recording gets a share of its batch's time, in proportion to its length.
+        decoder_seconds: time in the decoder, as a share of the batch's time. `model_seconds` includes it.
         entities: important phrases in the transcript.
-        error: reason why the audio couldn't be read, or why the recogniser refused it.
+        error: reason why the audio couldn't be read, or why the recogniser refused the audio.
         cut: whether the hypothesis was cut at the limit of tokens.
-        confidences: the hypothesis's words with their confidences; empty unless they were requested.
+        confidences: the hypothesis's words with their confidences; empty if confidences weren't requested.
     """
 
     id: str
@@ -60,11 +60,11 @@ class Utterance:
 
     @property
     def scored(self) -> bool:
-        """Return whether the utterance has both a transcript and a hypothesis, so that error rates count it."""
+        """Return whether the utterance has both a transcript and a hypothesis. Only such utterances are in error rates."""
         return self.reference is not None and self.hypothesis is not None
 
     def line(self) -> dict[str, Any]:
-        """Return the utterance as a line of a results file, a dictionary for JSON."""
+        """Return a dictionary for JSON, for the utterance's line in a results file."""
         names = ("id", "reference", "hypothesis", "score", "audio_seconds", "model_seconds")
         line = {name: getattr(self, name) for name in names} | {"decode_seconds": self.decoder_seconds}
         if self.entities:
@@ -81,11 +81,11 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Scores:
-    """Errors of the utterances that have a transcript and a hypothesis, in the order of the data.
+    """Hold the errors of the utterances with a transcript and a hypothesis, in the order of the data.
 
     Args:
-        words, characters: error counts; their `rate` is the WER and the CER.
-        entities: errors on entities; None if the data has no entities.
+        words, characters: error counts. `words.rate` is the WER, and `characters.rate` is the CER.
+        entities: errors on entities; None if the data have no entities.
     """
 
     words: ErrorCounts
@@ -105,7 +105,7 @@ class Scores:
 
     @property
     def counts(self) -> dict[str, ErrorCounts]:
-        """Return the errors behind each rate: "wer", "cer" and, with entities, "entity_wer"."""
+        """Return the error counts of each rate: "wer", "cer" and, with entities, "entity_wer"."""
         counts = {"wer": self.words, "cer": self.characters}
         return counts if self.entities is None else {**counts, "entity_wer": self.entities.entities}
 
@@ -124,7 +124,7 @@ class Scores:
 
     @property
     def edits(self) -> dict[str, int]:
-        """Return the numbers of substituted, deleted and inserted words, and of words in the references."""
+        """Return the numbers of substituted, deleted and inserted words, and the number of words in the references."""
         return {name: getattr(self.words, name) for name in EDITS} | {"words": self.words.length}
 
     @property
@@ -136,14 +136,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class Clock:
-    """Durations in this process, in seconds.
+    """Hold durations in this process, in seconds.
 
     Args:
         wall: total time from the first header to the last text, without warm-up.
         model: time from features to text, including `decoder`.
         decoder: time in the decoder.
-        waiting: time in which the model waits for the thread that loads audio and makes features.
-        warm_up: time of an extra first run of the first step, which no other figure includes.
+        waiting: time in which the model waits for audio and features from the loading thread.
+        warm_up: time of an extra run of the first step. The other durations don't include it.
     """
 
     wall: float
@@ -160,16 +160,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result of `evaluate`.
+    """Hold the result of `evaluate`.
 
     Args:
         utterances: the utterances in the order of the data.
         scores: the errors of the scored utterances.
-        settings: all settings that the results depend on.
-        measured: a text that names the work included in the decoder's time, which depends on the model's family.
+        settings: all settings that affect the results.
+        measured: a text that names the work in the decoder's time. This work depends on the model's family.
         normalise: normalisation of the texts.
-        clock: how long the evaluation and its parts took; None if some results are from an earlier run or another process.
-        warnings: reasons why the figures may be unreliable.
+        clock: durations of the evaluation; None if some results are from an earlier run or another process.
+        warnings: reasons why the error rates may be unreliable.
     """
 
     utterances: tuple[Utterance, ...]
@@ -187,22 +187,22 @@ class Evaluation:
 
     @property
     def unreadable(self) -> tuple[Utterance, ...]:
-        """Return the utterances with an error: their audio couldn't be read, or the recogniser refused it."""
+        """Return the utterances with an error, because the audio couldn't be read, or the recogniser refused the audio."""
         return tuple(utterance for utterance in self.utterances if utterance.error is not None)
 
     @property
     def without_transcript(self) -> int:
-        """Return the number of recognised utterances without a transcript; no error rate counts them."""
+        """Return the number of recognised utterances without a transcript. Error rates ignore these utterances."""
         return sum(utterance.reference is None and utterance.error is None for utterance in self.utterances)
 
     @property
     def without_audio(self) -> int:
-        """Return the number of utterances with a length of 0 s, whose hypothesis is empty."""
+        """Return the number of utterances with a length of 0 s. Their hypotheses are empty."""
         return sum(utterance.error is None and utterance.audio_seconds == 0 for utterance in self.utterances)
 
     @property
     def runaways(self) -> int:
-        """Return the number of hypotheses that were cut at the limit of tokens or repeat a phrase."""
+        """Return the number of hypotheses that ran away (see `Utterance.ran_away`)."""
         return sum(utterance.ran_away for utterance in self.utterances)
 
     @property
@@ -217,7 +217,7 @@ class Evaluation:
 
     @property
     def rtfx(self) -> float:
-        """Return the seconds of audio per second of processing, from features to text, in one process, without warm-up."""
+        """Return the seconds of audio per second of processing from features to text, in one process, without warm-up."""
         return share(self.audio_seconds, math.fsum(utterance.model_seconds for utterance in self.utterances))
 
     @property
@@ -226,14 +226,14 @@ class Evaluation:
         return share(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
 
     def interval(self, of: str = "wer", level: float = 0.95) -> Interval | None:
-        """Return the bootstrap confidence interval of a rate: "wer", "cer" or "entity_wer". Return None if there is no such
-        rate.
+        """Return the bootstrap confidence interval of a rate. `of`: "wer", "cer" or "entity_wer". If the rate doesn't exist,
+        return None.
         """
         counts = self.scores.counts.get(of)
         return bootstrap(counts, level) if counts is not None and counts.length else None
 
     def compare(self, other: Evaluation, level: float = 0.95) -> Compared:
-        """Return the difference in WER to another run on the same data, with its paired significance.
+        """Compare the WER with another run on the same data. Return the difference, with its paired significance.
 
         Raises:
             ValueError: the runs share no scored utterance, or the transcripts of a shared utterance differ.
@@ -254,7 +254,7 @@ class Evaluation:
         return Compared(ours.rate, of_other.rate, paired_significance(ours, of_other, level), len(common), alone)
 
     def summary(self, level: float = 0.95) -> dict[str, Any]:
-        """Return the figures as a dictionary for JSON. Rates are in percent; a missing rate is None."""
+        """Return all results as a dictionary for JSON. Rates are in percent. An undefined rate is None."""
         scores = self.scores
         figures: dict[str, Any] = {
             "utterances": len(self.utterances),
@@ -285,7 +285,7 @@ class Evaluation:
         return figures | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
-        """Write a line of JSON per utterance to `path`, and settings and figures to NAME.summary.json in the same folder."""
+        """Write a line of JSON per utterance to `path`, and settings and summary to NAME.summary.json in the same folder."""
         with write_beside(summary_path(path)) as beside:
             about = {"settings": self.settings, "figures": self.summary(level)}
             beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -305,13 +305,13 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Compared:
-    """Two runs on the same data.
+    """Compare two runs on the same data.
 
     Args:
         wer, other_wer: the WER of each run on the utterances that both runs have scored.
-        comparison: the difference of the two rates, with its significance.
+        comparison: the difference between both rates, with its significance.
         utterances: the number of utterances that both runs have scored.
-        alone: the number of utterances that only one run has scored, which the comparison leaves out.
+        alone: the number of utterances that only one run has scored. The comparison leaves these utterances out.
     """
 
     wer: float
@@ -321,7 +321,7 @@ class Compared:
     alone: int
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures as a dictionary for JSON, with rates in percent."""
+        """Return the comparison as a dictionary for JSON, with rates in percent."""
         comparison = self.comparison
         return {
             "wer": _percent(self.wer),
@@ -356,7 +356,7 @@ def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) 
 
 
 def summary_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a results file's summary, which has the settings and figures."""
+    """Return the path of the file with the settings and summary for a results file."""
     return Path(path).with_suffix(".summary.json")
 
 

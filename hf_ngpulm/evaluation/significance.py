@@ -1,8 +1,8 @@
-"""Bootstrap confidence intervals of an error rate, and of the difference between two error rates.
+"""Compute bootstrap confidence intervals of an error rate, and of the difference between two error rates.
 
-Each draw takes N of the N utterances, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR
+Each draw selects N of the N utterances, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR
 performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different utterances are
-assumed to be independent. Draws without any reference word (or word of an entity) have no rate and are left out.
+assumed to be independent. Draws without a reference word (or a word of an entity) have no rate, and are left out.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ NUMBERS_AT_ONCE = 1 << 20  # utterances drawn at a time
 
 @dataclass(frozen=True)
 class Interval:
-    """A rate and its confidence interval.
+    """Hold a rate and its confidence interval.
 
     Args:
         rate: the rate of all utterances.
         low, high: bounds of the interval.
-        level: confidence level, the share of intervals over repeated experiments that contain the true rate.
+        level: confidence level. In repeated experiments, this share of the intervals contains the true rate.
     """
 
     rate: float
@@ -40,9 +40,9 @@ class Comparison:
 
     Args:
         difference: A's rate minus B's rate; negative if A has fewer errors.
-        low, high, level: bounds and level of the confidence interval of the difference.
-        p_value: a one-sided p-value, low if A is better. It equals (1 + draws in which A has at least as many errors as B) / (1
-            + draws). 1 minus the p-value is Bisani and Ney's probability of improvement.
+        low, high, level: bounds and level of the difference's confidence interval.
+        p_value: a one-sided p-value. It is low if A is better. It equals (1 + draws in which A has at least as many errors as
+            B) / (1 + draws). 1 minus the p-value is Bisani and Ney's probability of improvement.
     """
 
     difference: float
@@ -53,11 +53,11 @@ class Comparison:
 
 
 def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Interval:
-    """Return the confidence interval of an error rate, from quantiles of the draws' rates.
+    """Return the confidence interval of an error rate. The bounds are quantiles of the draws' rates.
 
     Args:
-        counts: from `word_errors` or `character_errors`, or the `entities` or `others` of `entity_errors`.
-        level: between 0 and 1.
+        counts: the result of `word_errors` or `character_errors`, or `entities` or `others` in the result of `entity_errors`.
+        level: confidence level, between 0 and 1.
         resamples: number of draws.
         seed: seed of the random numbers; the same seed gives the same interval.
 
@@ -72,13 +72,13 @@ def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000,
 def paired_significance(
     a: ErrorCounts, b: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """Compare the error rates of A and B. Each draw takes the same utterances for both.
+    """Compare the error rates of A and B. Each draw selects the same utterances for both recognisers.
 
     Args:
-        a, b: counts of two recognisers on the same utterances in the same order; otherwise as in `bootstrap`.
+        a, b: counts of two recognisers on the same utterances in the same order. For all arguments see `bootstrap`.
 
     Raises:
-        ValueError: as in `bootstrap`, or the utterances of `a` and `b` differ in number or length.
+        ValueError: see `bootstrap`; or the utterances of `a` and `b` differ in number or length.
     """
     table, other = _table("a", a), _table("b", b)
     if len(table) != len(other):
@@ -97,9 +97,7 @@ def paired_significance(
 
 
 def _table(name: str, counts: ErrorCounts) -> np.ndarray:
-    """Return int64 `[utterances, 2]`: the errors and the length of each utterance. `name`: the argument's name, for error
-    messages.
-    """
+    """Return the errors and the length of each utterance, int64 `[utterances, 2]`. `name`: the argument, for messages."""
     if not counts.utterances:
         raise ValueError(f"{name} should be counts of several utterances, got {counts!r} of a single one")
     table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)
@@ -122,7 +120,9 @@ def _poisson(count: int, mean: float) -> float:
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Return the sums of each draw's rows of `table`, int64 `[draws, columns]`. Draws whose second column is 0 are left out."""
+    """Draw rows of `table`, and return the sums over each draw, int64 `[draws, columns]`. A draw is left out if its second sum
+    is 0.
+    """
     check("resamples", resamples, whole())
     random = np.random.default_rng(seed)
     at_once = max(1, NUMBERS_AT_ONCE // len(table))

@@ -1,7 +1,7 @@
 """Transcribe any number of recordings on a cluster, or as a step of a pipeline of jobs. Results are lines of JSON.
 
-Groups are runs of consecutive recordings, and each group is divided into batches of limited duration. Both are independent of
-the number of workers, so the transcripts are, too.
+Consecutive recordings form groups, and each group is divided into batches of limited duration. The groups, the batches and thus
+the transcripts don't depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ BEGIN = b'{"audio": '  # the beginning of each line
 
 
 class Transcriber:
-    """Transcribes groups of recordings. The first group loads the model, so a transcriber can be pickled and sent before.
+    """Transcribes groups of recordings. The model is loaded for the first group, so a new transcriber can be pickled and sent.
 
     Args:
         model: folder or Hub id of the recogniser.
         recordings: all recordings.
         settings: settings of the pipeline: `lm`, `num_beams` ... and `device`, `dtype`.
-        options: options of its calls: `return_timestamps`, `chunk_length_s`.
-        batch_seconds: most seconds of audio in a batch, including padding.
+        options: options of the pipeline's calls: `return_timestamps`, `chunk_length_s`.
+        batch_seconds: maximum seconds of audio in a batch, including padding.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Transcriber:
         self._asr: Any = None
 
     def groups(self, done: set[str], rank: int = 0, world_size: int = 1) -> list[list[int]]:
-        """Return this process's groups, as lists of recordings' numbers: every `world_size`-th group from group `rank` on.
-        Groups are left out if `done` has the ids of all their recordings.
+        """Return this process's groups, as lists of recordings' numbers: group `rank`, then every `world_size`-th group. If
+        `done` has the ids of all recordings in a group, the group is left out.
         """
         every = range(len(self.recordings))
         groups = [list(every[first : first + GROUP]) for first in range(GROUP * rank, len(every), GROUP * world_size)]
@@ -65,8 +65,8 @@ class Transcriber:
     def __call__(self, group: list[int]) -> list[dict[str, Any]]:
         """Return a result for each recording of a group.
 
-        A result has the recording's id as "audio" and the entries that the pipeline returns. If a recording can't be read or is
-        refused, its result has the reason as "error" instead.
+        A result has the recording's id as "audio", and the entries from the pipeline. If a recording can't be read, or the
+        pipeline refuses it, the result has the reason as "error" instead.
 
         Raises:
             ValueError: the pipeline refuses the settings.
@@ -101,12 +101,12 @@ def transcribe_into(
 ) -> Iterator[dict[str, Any]]:
     """Append the result of each recording to a file as a line of JSON, and yield the results.
 
-    A killed run can be started again: recordings that have a line already are left out. The results of recordings that can't be
-    read, or that the recogniser refuses, have "error".
+    A killed run can be started again, because recordings with a line in the file are left out. If a recording can't be read, or
+    the recogniser refuses it, the result has "error".
 
     Args:
-        share: (rank, world size) if several processes divide the groups among them, each with a file of its own.
-        beside: files of the other processes. Recordings that have a line there are left out, too.
+        share: (rank, world size) if several processes share the groups. Each process has its own file.
+        beside: files of the other processes. Recordings with a line in these files are left out, too.
 
     Raises:
         ValueError: a file has lines that aren't results.
@@ -128,8 +128,8 @@ def transcribe_into(
 
 
 def _done(path: str | os.PathLike[str], content: bytes) -> tuple[set[str], int]:
-    """Return the ids of the recordings with a result in a file, and the size in bytes of the file's complete lines. The last
-    line may be incomplete, from a killed run. Raises ValueError if there is anything else. `path`: for messages.
+    """Return the ids of the recordings with a result in a file, and the size of the file's complete lines in bytes. The last
+    line of a killed run may be incomplete. Raises ValueError if a line isn't a result. `path`: the file, for messages.
     """
     whole = content[: content.rfind(b"\n") + 1]
     rest = content[len(whole) :]
@@ -142,10 +142,10 @@ def _done(path: str | os.PathLike[str], content: bytes) -> tuple[set[str], int]:
 
 
 class TranscriptionStep:
-    """A step of a pipeline of jobs, with the interface that datatrove's executors expect.
+    """Transcribe as a step of a pipeline of jobs. The class has the interface for datatrove's executors.
 
-    Each of `world_size` tasks transcribes its share of the recordings into `folder/RANK.jsonl`. Recordings that have a line in
-    any file of the folder are left out, so a killed run can resume with another `world_size`. On Slurm, call
+    Each of `world_size` tasks transcribes its share of the recordings into `folder/RANK.jsonl`. Recordings with a line in any
+    file of the folder are left out, so a killed run can resume with another `world_size`. On Slurm, call
     `run(None, SLURM_PROCID, SLURM_NTASKS)`.
     """
 
@@ -153,7 +153,7 @@ class TranscriptionStep:
         self.transcriber, self.folder = transcriber, folder
 
     def run(self, data: Iterable[Any] | None = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
-        """Yield `data` unchanged, then transcribe this task's remaining recordings and yield their results."""
+        """Yield `data` unchanged. Then transcribe this task's remaining recordings, and yield the results."""
         yield from data or ()
         output = Path(self.folder, f"{rank:05}.jsonl")
         beside = [path for path in Path(self.folder).glob("[0-9]*.jsonl") if path != output]
@@ -163,7 +163,8 @@ class TranscriptionStep:
 
 
 def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return a pipeline's results, by recording. If the pipeline refuses a recording, the result has the reason as "error".
+    """Return a pipeline's results, by the recordings' names. If the pipeline refuses a recording, the result has the reason as
+    "error".
 
     Args:
         audio: samples `[N]` of each recording, by name.
@@ -188,9 +189,9 @@ def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, opti
 
 
 def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """Convert a file of results, a line of JSON each, to a Parquet file in the same order.
+    """Convert a file with a result per line of JSON to a Parquet file in the same order.
 
-    Where a result lacks an entry, its column has null. The columns in `OPEN` contain JSON.
+    If a result lacks an entry, the column has null. The columns in `OPEN` contain JSON.
 
     Raises:
         ValueError: the values of a column have no common type.
@@ -221,11 +222,12 @@ def write_parquet(lines: str | os.PathLike[str], output: str | os.PathLike[str])
 
 
 def batches_by_seconds(seconds: dict[int, float], most: float) -> Iterator[list[int]]:
-    """Yield batches of recordings of similar length, the longest first.
+    """Yield batches of recordings of similar length. Long recordings come first.
 
     Args:
-        seconds: length of each recording in seconds, by its number.
-        most: most seconds in a batch: its number of recordings times its longest length. A longer recording is a batch alone.
+        seconds: length of each recording in seconds, by the recording's number.
+        most: maximum seconds in a batch, computed as its number of recordings times its longest length. A longer recording has
+            its own batch.
     """
     batch: list[int] = []
     for number in sorted(seconds, key=lambda number: (-seconds[number], number)):

@@ -1,1 +1,1 @@
-"""File formats of language models, one module per format."""
+"""Read and write file formats of language models. Each format has a module."""

@@ -1,8 +1,7 @@
-"""Read ARPA files with the native core (`csrc/arpa.cpp`) and write them.
+"""Read and write ARPA files. The native core (`csrc/arpa.cpp`) parses the files.
 
-The reader accepts all differences between the dialects of KenLM and SRILM: text before `\\data\\`, tabs or spaces between
-fields, missing backoffs, `-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing spaces, blank lines, and a byte order
-mark.
+The reader accepts the dialects of KenLM and SRILM. So a file may have text before `\\data\\`, tabs or spaces between fields,
+missing backoffs, `-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing spaces, blank lines, and a byte order mark.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ _DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh
 
 
 class NgpulmArpaSection(Struct):
-    """The n-grams of one order in the file, as the core reads them."""
+    """Describe the n-grams of one order in the file, for the core."""
 
 
 class NgpulmArpaWords(Struct):
-    """The words of the unigrams and a hash table that finds them."""
+    """Hold the words of the unigrams, and a hash table that finds the words."""
 
 
 _COMPLETE, _MORE, _UNKNOWN_WORD = 0, 1, 3  # results of the functions below; any other result means a malformed line
@@ -61,24 +60,25 @@ _read_ngrams = Function("ngpulm_arpa_ngrams")
 
 
 def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str = "auto") -> NGramTable:
-    """Read an ARPA file into a table. The file may be compressed (.gz, .bz2 or .xz); its content shows how.
+    """Read an ARPA file into a table. The file may be compressed by gzip, bzip2 or xz; the content shows the compression.
 
     A log-probability of `-inf` is read as -99 (log10), the value that KenLM and SRILM write for log 0. As in KenLM, the suffix
-    of an n-gram may be missing from the file, for example after pruning by SRILM. Its prefix must be in the file.
+    of an n-gram may be missing from the file, for example after pruning by SRILM. The prefix of an n-gram must be in the file.
 
     Args:
         path: the file, or a pipe.
-        vocabulary, units: "auto", "piece", "id", "nemo" or "char": as for `ArpaFile.table`.
+        vocabulary: the vocabulary that the words are mapped to, see `ArpaFile.table`.
+        units: notation of the tokens: "auto", "piece", "id", "nemo" or "char".
 
     Raises:
-        NGramFormatError: the file isn't an ARPA file, is cut short or damaged, or its words aren't tokens of the vocabulary.
+        NGramFormatError: the file isn't an ARPA file, is cut short or damaged, or has words that aren't tokens.
         OSError: the file can't be opened or read.
     """
     return ArpaFile(path).table(vocabulary, units)
 
 
 class ArpaFile(NGramFile):
-    """An open ARPA file whose header and unigrams have been read. The argument and the errors are those of `read_arpa`."""
+    """Read an ARPA file. The constructor reads the header and the unigrams. For the errors see `read_arpa`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path
@@ -130,7 +130,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class _Text:
-    """The bytes of an ARPA file, with methods that find lines."""
+    """Hold the bytes of an ARPA file, and find lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -148,7 +148,7 @@ class _Text:
         return len(self.buffer) if end < 0 else end
 
     def headings(self, at: int) -> Iterator[tuple[int, int]]:
-        """Yield the start and end of each line that begins with a backslash, after the line that contains byte `at`."""
+        """Yield the start and end of each line that begins with a backslash, in the text after the line with byte `at`."""
         while (at := self.buffer.find(b"\n\\", at)) >= 0:
             yield at + 1, (at := self.line_end(at + 1))
 
@@ -178,9 +178,9 @@ def _sections(text: _Text) -> list[_Section]:
 
 
 def _counts(text: _Text, first: int, end: int) -> list[int]:
-    """Return the number of n-grams of each order that the header states.
+    """Return the header's number of n-grams of each order.
 
-    The bytes `first` to `end` are the lines of the header that state these numbers.
+    The bytes `first` to `end` are the lines of the header with these numbers.
     """
     if end > MAX_HEADER_BYTES:
         raise NGramFormatError(
@@ -216,7 +216,7 @@ def _is_number(field: bytes) -> bool:
 
 
 class _Section:
-    """The n-grams of order n in the file: bytes `first` to `end` (exclusive). `promised` is their number in the header."""
+    """Read the n-grams of order n from the bytes `first` to `end` (exclusive). `promised`: number of n-grams in the header."""
 
     def __init__(self, text: _Text, n: int, first: int, end: int, promised: int) -> None:
         self.text, self.n, self.first, self.end, self.promised = text, n, first, end, promised
@@ -224,10 +224,10 @@ class _Section:
         self.capacity = min(promised, (end - first) // shortest)
 
     def read(self, function: Function, *arguments: Any) -> tuple[Tensor, Tensor]:
-        """Read the section; return log-probabilities and backoffs, each float32 `[N]`, as natural logs.
+        """Read the section. Return log-probabilities and backoffs, each float32 `[N]`, as natural logs.
 
-        `function` is the core's function that reads n-grams, and `arguments` are its further arguments. It returns early at a
-        number that it can't read (Python then reads it), or at a fault.
+        `function`: the core's function that reads n-grams. `arguments`: further arguments of this function. Python reads the
+        numbers that the core can't read. At a fault, the core stops.
         """
         log_probs, backoffs = values = np.zeros((2, self.capacity), dtype=np.float32)
         left, progress = np.empty((NUMBERS_LEFT, 4), dtype=np.int64), np.array([self.first, 0, 0, 0, 0])
@@ -249,7 +249,7 @@ class _Section:
         return torch.from_numpy(log_probs), torch.from_numpy(backoffs)
 
     def _number(self, begin: int, end: int, is_backoff: bool) -> float:
-        """Return the number (log10) in the bytes `begin` to `end`, which the core can't read, such as `-inf`."""
+        """Return the number (log10) in the bytes `begin` to `end`. The core can't read this number, such as `-inf`."""
         field = self.text.buffer[begin:end]
         if not _is_number(field):
             self.check_text(begin)
@@ -272,9 +272,7 @@ class _Section:
         )
 
     def check_text(self, at: int | None = None) -> None:
-        """Raise an error if a line isn't UTF-8 text: the line that contains byte `at`, or if `at` is None any line of the
-        section.
-        """
+        """Raise an error if the line with byte `at` isn't UTF-8 text. If `at` is None, check all lines of the section."""
         first, end = self.first, self.end
         if at is not None:
             first, end = self.text.buffer.rfind(b"\n", 0, at) + 1, self.text.line_end(at)
@@ -298,8 +296,8 @@ def write_arpa(
         pieces: the piece of each token id, required for "piece".
 
     Raises:
-        ValueError: the units can't express a token (its piece is missing or contains a space, or its id is too large for one
-            character in NeMo's encoding).
+        ValueError: the units can't express a token, because its piece is missing or contains a space, or its id is too large
+            for a character in NeMo's encoding.
     """
     words = unit_words(table.vocab_size, units, pieces)
     used = np.unique(np.concatenate([order.tokens.numpy() for order in table.orders]))
@@ -327,7 +325,7 @@ def _open_to_write(path: Path) -> Iterator[Any]:
 
 
 def unit_words(vocab_size: int, units: str, pieces: Iterable[str | None] | None = None) -> list[str | None]:
-    """Return the word that stands for each token id in an ARPA file; None for an id that the units can't express."""
+    """Return the word for each token id in an ARPA file; None for an id that the units can't express."""
     if units == "id":
         return [str(token_id) for token_id in range(vocab_size)]
     if units == "nemo":
@@ -362,7 +360,7 @@ def _arpa_text(table: NGramTable, words: list[str | None]) -> Iterator[bytes]:
 
 
 def _decimal(values: np.ndarray) -> np.ndarray:
-    """Return natural logs as log10, rounded to the fewest decimal digits (7 to 9) that restore the same float32."""
+    """Convert natural logs to log10. Round to the fewest decimal digits (7 to 9) from which the same float32 is read back."""
     exact = values.astype(np.float64) / LN10
     magnitude = np.floor(np.log10(np.abs(np.where(exact == 0, 1, exact))))
     rounded = np.rint(exact * 10.0 ** (8 - magnitude)) / 10.0 ** (8 - magnitude)

@@ -1,4 +1,4 @@
-"""List the file formats of language models: the names or content that identify each format, and its reader."""
+"""List the file formats of language models. A format has a reader, and names or content that identify it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .units import NGramFile
 
 
 class FileFormat(NamedTuple):
-    """A format of language model files. `FORMATS` lists all formats; code that reads, finds or names such files uses it."""
+    """Describe a format of language model files. `FORMATS` lists all formats."""
 
     name: str  # the name in messages
     suffixes: tuple[str, ...]  # endings of file names
-    # function that takes a path. It returns an `NGramFile`, whose words a tokenizer maps to token ids, or an `NGramTable` of
-    # token ids.
+    # function that opens a path. It returns an `NGramTable` of token ids, or an `NGramFile`. A tokenizer maps the words of an
+    # `NGramFile` to token ids.
     open: Callable[[Any], NGramFile | NGramTable]
     has_token_ids: bool = False  # whether `open` returns a table, so that no tokenizer is needed
     magic: bytes | None = None  # the bytes that files of this format begin with; if None, the suffix identifies the format
@@ -34,7 +34,7 @@ FORMATS = (KENLM, NEMO, ARPA)
 def format_of(path: str | os.PathLike[str]) -> FileFormat:
     """Return the format of a file.
 
-    If neither bytes nor suffix identify the format, return `ARPA`, whose reader rejects other content.
+    If neither bytes nor suffix identify the format, return `ARPA`. The reader of ARPA files refuses other content.
     """
     try:
         with open(path, "rb") as file:

@@ -1,16 +1,17 @@
 """Read NeMo's NGPU-LM checkpoints (`NGramGPULanguageModel.save_to("lm.nemo")`).
 
-A ``.nemo`` file is a tar archive (in older versions compressed with gzip) of ``model_config.yaml`` and ``model_weights.ckpt``.
-The weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
+A ``.nemo`` file is a tar archive of ``model_config.yaml`` and ``model_weights.ckpt``. Older versions compress it with gzip. The
+weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
 
-* State 0 is the empty context and state 1 the context `<s>`. Every other state is the context of exactly one arc, which leads
-  to it from a state whose context is one token shorter.
-* An arc of the highest order leads to its context without the first token, since no state has a longer context.
+* State 0 is the empty context, and state 1 is the context `<s>`. To every other state, exactly one arc leads from a state with
+  a context that is one token shorter.
+* No state has the whole n-gram of an arc of the highest order as its context. So such an arc leads to the state of the n-gram
+  without its first token.
 * `final_weights` is log p(`</s>` | state), including backoffs.
 * All weights are natural logarithms.
 
 The reader doesn't trust the file. It writes no member to disk, unpickles only with ``torch.load(weights_only=True)``, limits
-unpacked sizes, and checks every tensor before using it as an index.
+unpacked sizes, and checks every tensor before the tensor is used as an index.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ _MAX_GZIP_RATIO, _MIN_GZIP_LIMIT = 64, 1 << 28
 def read_nemo(path: str | os.PathLike[str]) -> NGramTable:
     """Read the n-grams of a NeMo NGPU-LM checkpoint.
 
-    The table gives the checkpoint's probabilities in every context. The checkpoint lacks some parts of the ARPA file. So `<s>`
-    gets log-probability 0, as lmplz writes it (no query reads it), and there is no `<unk>`. Tokens without a unigram become
-    unigrams with the share of `<unk>` that NeMo gave each of them.
+    The table has the checkpoint's probabilities in every context. The checkpoint lacks some values of the ARPA file. So `<s>`
+    gets log-probability 0 as in lmplz (no query reads this value), and there is no `<unk>`. If the ARPA file had no unigram for
+    a token, NeMo gave the token a share of `<unk>`; here the token gets a unigram with this share.
 
     Args:
         path: a ``.nemo`` file.
@@ -79,8 +80,8 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
     _check_arcs(tensors["start_end_arcs"], arc_from, arc_order, vocab_size, max_order)
     _check_contexts(context_length, backoff_to, arc_from, arc_to, arc_token, max_order)
 
-    # A final weight that differs from the backed-off score is an own n-gram. (NeMo computed the sum in float32 and may have
-    # rounded it differently; own n-grams differ by more.)
+    # If a state's final weight differs from the backed-off score, the state has an n-gram for </s>. (NeMo computed the sum in
+    # float32 and may have rounded it differently; the weight of an n-gram differs by more.)
     final = tensors["final_weights"]
     resolved = backoffs + final[backoff_to]
     own_final = (final > _NO_FINAL) & ((final - resolved).abs() > 4e-6 * resolved.abs().clamp(min=1.0))
@@ -97,8 +98,8 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
     for n in range(1, max_order + 1):
         arcs = torch.nonzero(arc_order == n)[:, 0]
         ends = torch.nonzero(own_final & (context_length == n - 1))[:, 0]
-        # The context after each n-gram; 0 for n-grams that aren't contexts: </s>, tokens without a unigram, and the highest
-        # order.
+        # The state for each n-gram as a context. It is 0 for n-grams that aren't contexts: n-grams with </s>, tokens without a
+        # unigram, and n-grams of the highest order.
         contexts = torch.cat([arc_to[arcs] if n < max_order else torch.zeros_like(arcs), torch.zeros_like(ends)])
         sources = torch.cat([arc_from[arcs], ends])
         last = torch.cat([arc_token[arcs], torch.full_like(ends, vocab_size + 1)])
@@ -116,12 +117,12 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
 
 
 def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size: int, max_order: int) -> None:
-    """Check that `start_end_arcs` has each state's arcs and no others, and that the root has an arc for every token."""
+    """Check that `start_end_arcs` gives each state exactly its own arcs, and that the root has an arc for every token."""
     num_arcs = arc_from.numel()
     start, end = bounds.unbind(dim=1)
     index = torch.arange(num_arcs)
-    # If every arc lies inside its state's range and the lengths of the ranges add up to the number of arcs, the ranges tile
-    # them.
+    # If every arc is inside its state's range, and the sum of the ranges' lengths is the number of arcs, each arc is in exactly
+    # one range.
     inside = (start[arc_from] <= index) & (index < end[arc_from])
     if bool((start > end).any()) or int((end - start).sum()) != num_arcs or not bool(inside.all()):
         raise NGramFormatError(f"start_end_arcs and from_states disagree about the source of some of the {num_arcs} arcs")
@@ -136,8 +137,8 @@ def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size:
 def _check_contexts(
     context_length: Tensor, backoff_to: Tensor, arc_from: Tensor, arc_to: Tensor, arc_token: Tensor, max_order: int
 ) -> None:
-    """Check that each state is one context, that its backoff arc drops the context's first token, and that each arc leads to
-    the longest context that is a state.
+    """Check that each state is one context, and that its backoff arc drops the context's first token. Also check that each arc
+    leads to the state with the longest possible context.
     """
     num_states = context_length.numel()
     if int(context_length[_ROOT]) != 0 or int(context_length[_BOS_STATE]) != 1:
@@ -189,7 +190,7 @@ def _check_contexts(
 
 
 def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
-    """Return the contents of the two members of the archive, config and weights. Their names without folders identify them."""
+    """Return the contents of two members of the archive: config and weights. Folders in the members' names are ignored."""
     size = os.fstat(file.fileno()).st_size
     if file.read(2) == b"\x1f\x8b":
         file.seek(0)
@@ -283,9 +284,9 @@ def _read_state_dict(content: bytes) -> Mapping[str, Any]:
 
 
 def _check_tensors(config: dict[str, int], state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the model's tensors after checking shapes and values.
+    """Check the shapes and values of the model's tensors, and return the tensors.
 
-    Weights must be finite float32. Indices must be int64 and in range.
+    Weights must be finite; they become float32. Indices must be in range; they become int64.
     """
     states, arcs, padded = config["num_states"], config["num_arcs"], config["num_arcs"] + config["vocab_size"]
     tensors = {}

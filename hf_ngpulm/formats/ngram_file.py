@@ -1,4 +1,4 @@
-"""Read a file of n-grams, whose units are tokens or words, as the parts of a language model."""
+"""Read a file of n-grams as the parts of a language model. The units of the n-grams are tokens or words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parts_of_ngram_file(
     """Return the parts of the language model in a file of any format.
 
     Args:
-        path, tokenizer, vocab_size, units, missing_unigrams, engine: as for `NGramLM.from_arpa`.
+        path, tokenizer, vocab_size, units, missing_unigrams, engine: see `NGramLM.from_arpa`.
         of_words: options of `NGramLM.from_arpa` for word-level models, by name.
         format: the file's format; if None, the file's name and content decide.
     """

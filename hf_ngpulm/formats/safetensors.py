@@ -1,4 +1,4 @@
-"""Read the two files of a saved language model. A digest shows whether they belong together."""
+"""Read and write the config and the weights of a saved language model. A digest shows whether both files belong together."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ LARGEST_FILE = 5 * 10**9  # bytes, the Hub's convention
 DTYPES = {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
           torch.float32: "F32", torch.float64: "F64"}  # fmt: skip
 TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
-# The metadata of the tensors hold a digest of these fields of the config. The other fields (decoding settings, the tokenizer's
-# name) may be edited by hand. Never add a field here, or files saved earlier can't be read.
+# The metadata of the tensors has a digest of these fields of the config. The other fields (decoding settings, the tokenizer's
+# name) may be edited by hand. Never add a field here, because older files then couldn't be read.
 DIGEST = "config_sha256"
 OF_TENSORS = (
     "vocab_size", "order", "num_ngrams", "states_per_depth", "unk_log_prob", "bos_log_prob", "missing_unigrams",
@@ -50,8 +50,8 @@ def config_digest(values: Any) -> str:
 
 
 def save_tensors(folder: Path, tensors: dict[str, Tensor], metadata: dict[str, str], where: Path) -> None:
-    """Write tensors to `model.safetensors`. If they have more than 5 GB, write several files and an index, by the Hub's
-    convention. A tensor is never cut.
+    """Write tensors to `model.safetensors`. If the tensors have more than 5 GB, write several files and an index, by the Hub's
+    convention. Each tensor is in one file.
 
     Args:
         folder: the folder to write to.
@@ -59,7 +59,7 @@ def save_tensors(folder: Path, tensors: dict[str, Tensor], metadata: dict[str, s
         where: the folder's name in error messages.
 
     Raises:
-        OSError: the disk is full, or can't be written to.
+        OSError: the disk is full, or can't be written.
     """
     split = split_state_dict_into_shards_factory(  # the one for torch imports torch.distributed, which takes seconds
         tensors,
@@ -132,8 +132,8 @@ def load_saved(
 
     Args:
         where: the model's name in error messages.
-        mmap: whether to map the weights into memory. Searches then check the states that they reach (see
-            `hf_ngpulm.automaton.checks`). None maps weights larger than `LARGE` if `device` is the CPU.
+        mmap: whether the weights are mapped into memory. Then searches check only the states that they reach (see
+            `hf_ngpulm.automaton.checks`). If None, weights larger than `LARGE` are mapped if `device` is the CPU.
         device: the device on which the model will be used; None means the CPU.
 
     Raises:
@@ -177,7 +177,7 @@ def load_saved(
 def _static_parts(
     config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str, mmap: bool
 ) -> LMParts:
-    """Return the parts of a model whose complete automaton was saved, after checking its tensors as in `load_saved`."""
+    """Return the parts of a model that was saved with its complete automaton. The tensors are checked, see `load_saved`."""
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     automaton = BackoffAutomaton(AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine)
     automaton.validate_opened() if mmap else automaton.validate()

@@ -1,8 +1,8 @@
 """Map the words in files of n-grams to token ids.
 
-Four notations of a token ("units") are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one
-character per token, code point = id + 100), and single characters. (Characters are for character vocabularies; their case and
-word delimiter may differ from the tokenizer's.)
+There are four notations of a token ("units"): the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one
+character per token, code point = id + 100), and single characters. (Characters are for character vocabularies. The file and the
+tokenizer may use different cases and word delimiters.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORD_DELIMITERS = ("|", "▁", " ", "_", "<space>")
 
 
 class NGramFile(ABC):
-    """An open file of n-grams, whose words can be mapped to token ids or kept as words.
+    """Read a file of n-grams. The words can be mapped to token ids, or stay words.
 
     Attributes:
         path: the file.
@@ -47,9 +47,9 @@ class NGramFile(ABC):
 
     @abstractmethod
     def rows(self, ids: np.ndarray) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """Return the n-grams of each order in the form that `NGramTable.from_rows` takes.
+        """Return the n-grams of each order as arguments of `NGramTable.from_rows`.
 
-        `ids`, int32, has the id of each word of `vocabulary`, which replaces the word.
+        Ids replace the words. `ids`: the id of each word of `vocabulary`, int32.
         """
 
     @property
@@ -58,15 +58,15 @@ class NGramFile(ABC):
         return [word for word in self.vocabulary if word not in SPECIAL_WORDS]
 
     def word_table(self) -> NGramTable:
-        """Return the table of n-grams over words, in which id `i` is `words[i]`."""
+        """Return the table of n-grams over words. The id `i` is `words[i]`."""
         return self.table()
 
     def table(self, vocabulary: Vocabulary | None = None, units: str = "auto") -> NGramTable:
         """Return the table of n-grams, over tokens or words.
 
         Args:
-            vocabulary: the ASR model's vocabulary if the file's words are its tokens. If None, the ids are indices of `words`.
-            units: notation of the tokens, see `hf_ngpulm.formats.units`; used only with a vocabulary.
+            vocabulary: the ASR model's vocabulary, if the file's words are tokens. If None, the ids are indices of `words`.
+            units: notation of the tokens, see `hf_ngpulm.formats.units`; ignored without a vocabulary.
 
         Raises:
             NGramFormatError: the words aren't units of the vocabulary, or the file is damaged.
@@ -96,7 +96,7 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
         The units (detected if `units="auto"`), and the token id of each word.
 
     Raises:
-        NGramFormatError: the words aren't units of this vocabulary. The message shows some of them and the expected units.
+        NGramFormatError: the words aren't units of this vocabulary. The message shows some words and the expected units.
     """
     if units not in ("auto", *UNITS):
         raise ValueError(f"units should be one of {('auto', *UNITS)}, got {units!r}")
@@ -124,7 +124,7 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
 
 
 def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
-    """Return whether the unigrams of a file are whole words. Otherwise they are tokens of the vocabulary in some notation."""
+    """Return whether the unigrams of a file are whole words, not tokens of the vocabulary in one of the notations."""
     if vocabulary.pieces is None:
         return False
     for candidate in UNITS:
@@ -136,8 +136,8 @@ def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
-    """Return a function that maps a word to its token id, or to -1 if it is no token. Return None if the units need the
-    tokenizer's pieces, but the vocabulary has none.
+    """Return a function that maps a word to its token id, or to -1 if the word isn't a token. If the units need the tokenizer's
+    pieces, but the vocabulary has no pieces, return None.
     """
     if units == "id":
         return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
@@ -205,8 +205,8 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
 
 
 def _are_whole_words(words: Sequence[str], strange: list[str]) -> bool:
-    """Return whether a file's unigrams are whole words: most words in `strange` consist of letters, and no word contains a
-    tokenizer's mark of a word boundary. `strange` are the words that aren't tokens.
+    """Return whether a file's unigrams are whole words. `strange`: the words that aren't tokens. Most of these words must
+    consist of letters, and no word of the file may contain a tokenizer's mark of a word boundary.
     """
     if any(mark in word for word in words for mark in WORD_MARKS):
         return False

@@ -30,7 +30,7 @@ BATCHES_PER_TASK = 16  # of texts that are encoded already
 
 @dataclass(frozen=True)
 class TextFacts:
-    """Facts about a text that was counted."""
+    """Hold facts about a text after its n-grams were counted."""
 
     num_sentences: int
     num_tokens: int
@@ -39,7 +39,7 @@ class TextFacts:
     sample: list[str]  # the first texts, as they were encoded
 
     def with_more(self, facts: TextFacts) -> TextFacts:
-        """Return the facts of a longer text: this one, followed by the text of `facts`."""
+        """Return the facts about a longer text: this text, followed by the text that `facts` describe."""
         unknown = self.unknown
         if facts.unknown is not None:
             unknown = facts.unknown if unknown is None else unknown + facts.unknown
@@ -60,11 +60,11 @@ def count_on(
 ) -> tuple[list[CountedPart], np.ndarray, Packing, TextFacts, list[str] | None]:
     """Count the n-grams of a text in parts. The tasks read `TextFiles` themselves; other texts are sent to the tasks.
 
-    `adapter` rewrites texts and counts its changes. `done` is called after each part, with the number of counted parts.
+    `adapter`: rewrites texts and counts the changes. `done`: called after each part, with the number of counted parts.
 
     Returns:
-        The parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing, facts about the text, and the words
-        of word-level n-grams (None for tokens).
+        The counted parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing of the n-grams, facts about
+        the text, and the words of word-level n-grams (None for tokens).
     """
     told = dataclasses.replace(options, valid=None, outputs=None, limit_vocabulary=None, cluster=None, workers=1, style_of=None)
     parts, numbers = _parts(texts), None
@@ -101,8 +101,8 @@ def count_on(
 def _numbers_of_words(
     cluster: Cluster, parts: Iterator[Any], settings: tuple[Any, ...]
 ) -> tuple[Iterator[Any], dict[str, int]]:
-    """Return the parts of a text on the cluster, and a dictionary that numbers its words in the order of their first
-    occurrences. `settings`: as for `distinct_words`.
+    """Put the parts of a text on the cluster, and number the words of the text in the order of their first occurrences. Return
+    the parts, and the words' numbers. `settings`: see `distinct_words`.
     """
     handles = [cluster.shared(part) for part in parts]
     told = cluster.shared(settings)
@@ -117,8 +117,8 @@ def _numbers_of_words(
 
 
 def distinct_words(part: list[Any], settings: tuple[Any, ...]) -> list[str]:
-    """Return the words of a part of a text, in the order of their first occurrences. `settings`: tokenizer, options and
-    adapter.
+    """Return the distinct words in a part of a text, in the order of their first occurrences. `settings`: tokenizer, options
+    and adapter.
     """
     tokenizer, options, adapter = settings
     rows, clean, _ = _read(part, tokenizer, options, adapter)
@@ -128,8 +128,8 @@ def distinct_words(part: list[Any], settings: tuple[Any, ...]) -> list[str]:
 def _read(
     part: list[Any], tokenizer: Any, options: TrainingOptions, adapter: Adapter | None
 ) -> tuple[Iterator[Any], Callable[[str], str], Adapter | None]:
-    """Return the rows of a part, a function that cleans a text, and an adapter of its own, which counts only the part's
-    changes.
+    """Return the rows of a part, a function that cleans a text, and a new adapter. The new adapter counts only changes of this
+    part.
     """
     rows: Iterable[Any] = part
     if part and isinstance(part[0], FilePart):
@@ -164,8 +164,9 @@ def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> 
         is_sampled: whether the facts have a sample of the texts.
 
     Returns:
-        Two results. First the part's R n-grams, sorted and packed into W integers each: int64 `[W, R]` and counts `[R]`. Then a
-            tuple: R, a sample of the n-grams' first integers, `first_seen` (see `NGramCounts`), `TextFacts`, and the adapter.
+        Two results. The first has the part's R n-grams, int64 `[W, R]`, sorted, with W packed integers per n-gram, and their
+            counts `[R]`. The second has R, a sample of the n-grams' first integers, `first_seen` (see `NGramCounts`),
+            `TextFacts`, and the adapter.
     """
     tokenizer, vocab_size, order, options, adapter, numbers = settings
     rows, clean, changed = _read(part, tokenizer, options, adapter)

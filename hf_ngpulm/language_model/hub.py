@@ -36,7 +36,7 @@ SAMPLES = "https://cdn-media.huggingface.co/speech_samples"
 
 
 def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Path, str]:
-    """Return the paths of a model's config and weights, downloaded if necessary, and its name for messages.
+    """Return the paths of a model's config and weights, and the model's name for messages. Files on the Hub are downloaded.
 
     Args:
         hub: further arguments of `hf_hub_download`.
@@ -83,8 +83,8 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
 
 
 def save(parts: LMParts, folder: Path, card: str | None) -> None:
-    """Write all files of a model to a folder; on an error, write none. `card`: the model card's text; None keeps an existing
-    card.
+    """Write all files of a model to a folder. If an error occurs, write no file. `card`: the model card's text; None keeps an
+    existing card.
     """
     tensors = tensors_of(parts)
     config = json.dumps(parts.config.to_dict(), indent=2) + "\n"
@@ -105,7 +105,7 @@ def save(parts: LMParts, folder: Path, card: str | None) -> None:
 def card_metadata(
     parts: LMParts, datasets: Sequence[str] = (), language: Sequence[str] = (), license: str | None = None
 ) -> ModelCardData:
-    """Return the metadata of a card. The Hub uses it to find the model and to show how to use it. See `NGramLM.model_card`."""
+    """Return the metadata of a model card. With it, the Hub finds the model and shows its use. See `NGramLM.model_card`."""
     training, decoding = parts.config.training, parts.config.decoding
     metrics = ["perplexity"] if training is not None and training.perplexity_per_token is not None else []
     metrics += sorted({str(tuned.measured["by"]) for tuned in decoding if tuned.measured.get("by") in ("wer", "cer")})
@@ -134,7 +134,7 @@ def model_card(
     language: Sequence[str] = (),
     license: str | None = None,
 ) -> str:
-    """Return a model card with the model's figures filled in."""
+    """Return a model card that describes the model. For the arguments see `NGramLM.model_card`."""
     config, automaton = parts.config, parts.automaton
     total, nbytes = sum(config.num_ngrams), automaton.nbytes + parts.unk_tokens.nbytes
     counts = ", ".join(f"{count:,}" for count in config.num_ngrams)
@@ -164,11 +164,11 @@ def model_card(
 
 
 def is_as_written(card: str) -> bool:
-    """Return whether `model_card` wrote this card (for any model) and nobody has edited it since."""
+    """Return whether `model_card` wrote this card, for any model, and nobody has edited the card since."""
     text, _, seal = card.rstrip("\n").rpartition("\n")
     return _seal(text) == seal
 
 
 def _seal(text: str) -> str:
-    """Return a comment with a digest of the card, which shows later edits."""
+    """Return a comment with a digest of the card. The digest reveals later edits."""
     return f"<!-- hf_ngpulm {hashlib.sha256(text.encode()).hexdigest()[:16]} -->"

@@ -1,4 +1,4 @@
-"""Interpolate backoff models into one model, whose n-grams have p(w | h) = sum over the models of weight * p(w | h)."""
+"""Interpolate backoff models into one model. Its n-grams have p(w | h) = sum over the models of weight * p(w | h)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_ITERATIONS = 1000
 
 
 def mixture(models: Sequence[Any], weights: Sequence[float]) -> NGramTable:
-    """Return the table of a mixture of `NGramLM`s. Arguments are as for `NGramLM.interpolate`."""
+    """Return the table of a mixture of `NGramLM`s. For the arguments see `NGramLM.interpolate`."""
     _check_models(models)
     if len(weights) != len(models) or not all(weight > 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
         raise ValueError(
@@ -36,7 +36,7 @@ def mixture(models: Sequence[Any], weights: Sequence[float]) -> NGramTable:
 
 def fitted_weights(models: Sequence[Any], texts: Iterable[Any] | None, tokenizer: Any = None) -> list[float]:
     """Return the interpolation weights that maximise the probability of texts (Jelinek and Mercer 1980). The weights are fitted
-    by expectation maximisation. Arguments are as for `NGramLM.interpolate`.
+    by expectation maximisation. For the arguments see `NGramLM.interpolate`.
     """
     _check_models(models)
     if texts is None:
@@ -77,16 +77,16 @@ def interpolate(
 ) -> NGramTable:
     """Mix models linearly.
 
-    The mixture has the n-grams of all models, each with the weighted sum of the models' probabilities. (A model that lacks the
-    n-gram backs off.) New backoff weights make every context sum to one (Stolcke 2002, section 2, "static" interpolation).
-    N-grams that no model has back off within the mixture. This differs from the weighted sum of the models' backed-off
-    probabilities. If only some models have a unigram for a token, the token has a share of `<unk>` in the other models. `<unk>`
-    keeps the remaining share, for tokens that no model knows.
+    The mixture has the n-grams of all models. The probability of an n-gram is the weighted sum of the models' probabilities. (A
+    model without the n-gram backs off.) New backoff weights make every context sum to one (Stolcke 2002, section 2, "static"
+    interpolation). If no model has an n-gram, the mixture backs off, so the probability differs from the weighted sum of the
+    models' backed-off probabilities. If a model has no unigram for a token, but another model has one, the token gets a share
+    of the first model's `<unk>`. The remaining share stays at `<unk>`, for tokens that no model knows.
 
     Args:
         tables: the n-grams of each model.
-        automata: the automaton of each model, and its token ids without a unigram.
-        weights: one per model, summing to one.
+        automata: the automaton of each model, and the model's token ids without a unigram.
+        weights: a weight per model; the weights sum to one.
     """
     tables = [_without_unknown_context(table) for table in tables]
     vocab_size = tables[0].vocab_size
@@ -113,7 +113,7 @@ def interpolate(
 
 
 def _without_unknown_context(table: NGramTable) -> NGramTable:
-    """Return the n-grams without `<unk>`, except the unigram `<unk>`. `<unk>` stands for different tokens in each model."""
+    """Return the unigrams, and the longer n-grams without `<unk>`. `<unk>` represents different tokens in each model."""
     kept: list[Tensor] = []
     for order in table.orders:
         known = order.tokens != table.unk
@@ -122,8 +122,8 @@ def _without_unknown_context(table: NGramTable) -> NGramTable:
 
 
 def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) -> Tensor:
-    """Return the keys of a model's n-grams of order `n`: `prefix * num_ids + token`. `prefix` is the prefix's row in the
-    mixture. `rows_below`: the rows in the mixture of the model's (n-1)-grams; None for unigrams.
+    """Return the keys of a model's n-grams of order `n`. A key is `prefix * num_ids + token`, where `prefix` is the row of the
+    prefix in the mixture. `rows_below`: the mixture's rows for the model's (n-1)-grams; None for unigrams.
     """
     if n > table.order:
         return torch.zeros(0, dtype=torch.int64, device=table.orders[0].tokens.device)
@@ -134,7 +134,7 @@ def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) ->
 def _unknown_mass(
     tables: Sequence[NGramTable], automata: Sequence[tuple[BackoffAutomaton, Tensor]], weights: Sequence[float]
 ) -> float:
-    """Return the probability of `<unk>` in the mixture: what the models' `<unk>` keep for tokens that no model knows."""
+    """Return the probability of `<unk>` in the mixture: the models' weighted shares for tokens that no model knows."""
     missing = [set(unknown.tolist()) for _, unknown in automata]
     nowhere = len(set.intersection(*missing))
     mass = 0.0

@@ -1,11 +1,11 @@
-"""Let a language model learn from a few texts, by exact counts, Witten-Bell smoothing, and a weight fitted by leave-one-out.
+"""Let a language model learn from a few texts by exact counts and Witten-Bell smoothing. Leave-one-out fits the weight.
 
-If c(h) tokens, t(h) of them different, follow a context h in the texts, the model of the texts has
+If a context h occurs before c(h) tokens of the texts, among them t(h) different tokens, the model of the texts has
 
     p(w | h) = (c(h w) + t(h) p(w | shorter h)) / (c(h) + t(h)),
 
-(Witten and Bell 1991, interpolated as in Chen and Goodman 1998). Below the empty context is the uniform distribution over all
-tokens and `</s>`. Counts are whole numbers, so removing a text restores the earlier model exactly.
+(Witten and Bell 1991, interpolated as in Chen and Goodman 1998). The empty context is interpolated with the uniform
+distribution over all tokens and `</s>`. Counts are whole numbers, so removing a text restores the earlier model exactly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TextCounts:
     """Count the n-grams of texts of token ids.
 
     Args:
-        vocab_size: V, the number of token ids; V stands for `<s>`, V + 1 for `</s>`.
+        vocab_size: V, the number of token ids. The id V is `<s>`, and V + 1 is `</s>`.
         order: length of the longest n-grams.
 
     Raises:
@@ -54,7 +54,7 @@ class TextCounts:
         self.kinds: Counter[Ids] = Counter()  # different tokens after each context
 
     def _ngrams_in(self, text: Ids) -> Counter[Ids]:
-        """Return how often each n-gram ends at a token of a text, or at the `</s>` after it. `<s>` only begins n-grams."""
+        """Count the n-grams of a text, with `<s>` before and `</s>` after the text. No n-gram ends with `<s>`."""
         padded = (self.vocab_size, *text, self.vocab_size + 1)
         ends = range(2, len(padded) + 1)
         return Counter(padded[first:end] for end in ends for first in range(max(0, end - self.order), end))
@@ -71,7 +71,7 @@ class TextCounts:
             self.totals[ngram[:-1]] += count
 
     def remove(self, text: Sequence[int]) -> None:
-        """Remove a text. Raises ValueError if it isn't among the texts."""
+        """Remove a text. Raises ValueError if the text wasn't added before."""
         ids = tuple(text)
         if not self.texts[ids]:
             raise ValueError(f"this text isn't among those that were added: {list(ids)}")
@@ -82,7 +82,7 @@ class TextCounts:
             _subtract(self.kinds, ngram[:-1], int(ngram not in self.ngrams))
 
     def probabilities(self, text: Sequence[int], without: bool = False) -> list[float]:
-        """Return the probability of each token of a text, and of `</s>` after it.
+        """Return the probabilities of a text's tokens, and of `</s>` after the text.
 
         Args:
             without: whether to subtract one occurrence of the text from the counts; the text must be among the texts.
@@ -108,9 +108,10 @@ class TextCounts:
         return found
 
     def evidence(self) -> float:
-        """Return how much better than chance the texts predict each other (natural log, mean over tokens and `</s>`).
+        """Return how well the texts predict each other, as a mean over tokens and `</s>`: the natural log of the probability
+        divided by chance.
 
-        A token's probability comes from the counts without its text; by chance it is 1 / (V + 1). Without texts, return 0.
+        A token's probability comes from the counts without its own text; chance is 1 / (V + 1). Without texts, return 0.
         """
         found = [p for text in self.texts.elements() for p in self.probabilities(text, without=True)]
         return sum(map(math.log, found)) / len(found) + math.log(self.vocab_size + 1) if found else 0.0
@@ -144,7 +145,7 @@ class TextCounts:
 
 
 def _subtract(counter: Counter[Ids], key: Ids, count: int) -> None:
-    """Subtract `count` from a key's count in place. A key whose count becomes 0 is removed, so counters compare by content."""
+    """Subtract `count` from a key's count in place. If the count becomes 0, remove the key, so that equal counters are `==`."""
     counter[key] -= count
     if not counter[key]:
         del counter[key]
@@ -153,10 +154,11 @@ def _subtract(counter: Counter[Ids], key: Ids, count: int) -> None:
 def fitted_weight(counts: TextCounts, base: Iterable[tuple[Sequence[int], Sequence[float]]]) -> float:
     """Return the weight of the counts in a mixture with a base model, from 0 to `MOST`.
 
-    The weight maximises the probability of all texts, each predicted from the counts of the others (expectation maximisation).
+    The weight maximises the probability of all texts by expectation maximisation. Each text is predicted from the counts of the
+    other texts.
 
     Args:
-        base: each text of the counts, with the natural log-probabilities of its tokens and `</s>` by the base model.
+        base: the texts, each with the base model's natural log-probabilities of its tokens and `</s>`.
     """
     ours: list[float] = []
     theirs: list[float] = []
@@ -175,22 +177,24 @@ def fitted_weight(counts: TextCounts, base: Iterable[tuple[Sequence[int], Sequen
 
 
 class Learning:
-    """The method by which an `NGramLM` learns."""
+    """Define the method with which an `NGramLM` learns from texts."""
 
     def learn(self: Any, texts: Iterable[Any], tokenizer: Any = None, weight: float | None = None) -> Any:
-        """Return a model that has also learned from a few texts, such as corrected transcripts: a mixture of this model and a
-        small one of the texts (see `hf_ngpulm.language_model.learning`). It takes time in proportion to this model's n-grams.
+        """Return a model that has also learned from a few texts, such as corrected transcripts. The new model is a mixture of
+        this model and a small model of the texts (see `hf_ngpulm.language_model.learning`). The time is proportional to this
+        model's number of n-grams.
 
-        Settings that were tuned for this model stay. `hf_ngpulm.CorrectionLog` keeps such texts, and can remove them.
+        Settings that were tuned for this model stay. `hf_ngpulm.CorrectionLog` stores such texts, and can remove them.
 
         Args:
             texts: sentences, or lists of token ids.
             tokenizer: the model's tokenizer, for sentences.
-            weight: share of the texts in the mixture, from 0 to below 1. By default the share that predicts each text best from
-                the others: one text alone changes nothing.
+            weight: share of the texts in the mixture, from 0 to below 1. By default the share that best predicts each text from
+                the other texts, so a single text changes nothing.
 
         Raises:
-            ValueError: the weight is out of range, or this model holds no n-grams of tokens (it is of words, or continued).
+            ValueError: the weight is out of range, or this model has no n-grams of tokens, because it is a word-level model or
+                a continued model.
             TokenizerMismatchError: the tokenizer isn't this model's.
         """
         if tokenizer is not None:
@@ -210,8 +214,8 @@ def weight_for(lm: Any, counts: TextCounts) -> float:
 
 
 def with_counts(lm: Any, counts: TextCounts, share: float) -> Any:
-    """Return the mixture of an `NGramLM` and a model of counts, whose weight is `share`; the `NGramLM` itself if that is below
-    `LEAST`.
+    """Return the mixture of an `NGramLM` and a model of counts. `share`: weight of the counts. If it is below `LEAST`, return
+    the `NGramLM` itself.
     """
     if share < LEAST or not counts.texts:
         return lm
@@ -222,12 +226,12 @@ def with_counts(lm: Any, counts: TextCounts, share: float) -> Any:
 
 
 def model_of(counts: TextCounts, vocabulary: Vocabulary) -> LMParts:
-    """Return the parts of a language model that is made from the counts only."""
+    """Return the parts of a language model made only from counts."""
     return LMParts.of_table(counts.table(), vocabulary)
 
 
 def encoded_texts(texts: Iterable[Any], tokenizer: Any, leading_blank: bool | None = None) -> list[Ids]:
-    """Return texts as token ids. Lists of ids stay. Tokens that are unknown to the tokenizer are left out.
+    """Return texts as token ids. Lists of ids stay unchanged. Tokens that are unknown to the tokenizer are left out.
 
     Raises:
         ValueError: there are strings, but no tokenizer.

@@ -38,11 +38,14 @@ def load_language_model(
 
 
 def loaded_models(lm: Any, tokenizer: Any = None, device: str | torch.device | None = None) -> Any:
-    """Return a language model or a list of models. Each name or path is replaced by its model, which is loaded only once.
+    """Replace names and paths by their language models. Each model is loaded only once.
 
     Args:
-        lm: a name, path or model, or a list of these; models are returned as they are.
-        tokenizer, device: arguments for models that are loaded.
+        lm: a name, a path or a model, or a list of names, paths and models. Models stay unchanged.
+        tokenizer, device: see `load_language_model`.
+
+    Returns:
+        A model, or a list of models if `lm` is a list.
     """
     sources = lm if isinstance(lm, list | tuple) else [lm]
     read: dict[Any, NGramLM] = {}
@@ -57,8 +60,8 @@ BESIDE = "./"  # prefix of a folder in the recogniser's own repo
 
 
 def configured_lm(config: Any) -> tuple[str | None, float | None]:
-    """Return the language model in a generation config: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`. Raises ValueError
-    if `ngram_lm` isn't a string, or `ngram_lm_weight` isn't a number.
+    """Return two entries of a generation config: `ngram_lm` (a Hub id or path) and `ngram_lm_weight`. Raises ValueError if
+    `ngram_lm` isn't a string, or `ngram_lm_weight` isn't a number.
     """
     name, weight = (getattr(config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
     if name is not None and not isinstance(name, str):
@@ -74,7 +77,7 @@ def located(name: str, model: Any) -> str:
     `./name` is a folder in the recogniser's own repo. The folder is downloaded at the recogniser's commit.
 
     Raises:
-        ValueError: the name leads out of the recogniser's folder.
+        ValueError: the name isn't a folder directly inside the recogniser's repo.
         NGramFormatError, FileNotFoundError: the folder holds no language model, or doesn't exist.
     """
     if not name.startswith(BESIDE):

@@ -12,13 +12,13 @@ from .model import NGramLM
 
 @dataclass(frozen=True, init=False)
 class LogLinear:
-    """Several language models with weights. Decoders add their weighted log-probabilities, for example of a word-level and a
-    token-level model.
+    """Combine several language models with weights. Decoders add the models' weighted log-probabilities. The models may be, for
+    example, a word-level and a token-level model.
 
         decoder = CTCDecoder(tokenizer, lm=LogLinear([words, tokens], [0.6, 0.4]), lm_weight=0.8, num_beams=16)
 
     The decoder's `lm_weight` multiplies these weights. A hypothesis's `lm_score` is the unweighted sum of the models'
-    log-probabilities. A decoder also takes a list of `LogLinear`s and models, one per row.
+    log-probabilities. A decoder also accepts a list with a `LogLinear` or a model for each row of a batch.
 
     Args:
         models: language models over the same token ids.
@@ -43,7 +43,9 @@ class LogLinear:
 
 
 def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:
-    """Return pairs of a language model and its weight relative to the row's LM weight; no pairs if `lm` is None."""
+    """Return pairs of a language model and its weight. The row's LM weight multiplies this weight. If `lm` is None, return no
+    pairs.
+    """
     if lm is None:
         return ()
     return tuple(zip(lm.models, lm.weights)) if isinstance(lm, LogLinear) else ((lm, 1.0),)

@@ -48,11 +48,11 @@ class NGramLM(
 ):
     """An n-gram language model over the token ids of a speech recogniser's tokenizer.
 
-    The model is a `torch.nn.Module` around an automaton with backoff arcs, which answers its queries. Make a model with
-    `from_pretrained`, `from_texts`, `from_arpa` or `from_nemo`.
+    The model is a `torch.nn.Module`. An automaton with backoff arcs answers the queries. Make a model with `from_pretrained`,
+    `from_texts`, `from_arpa` or `from_nemo`.
 
     Args:
-        parts: the parts of the model, which readers, training and composition return.
+        parts: the parts of the model. Readers, training and composition return such parts.
 
     Attributes:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.
@@ -73,9 +73,9 @@ class NGramLM(
 
     @cached_property
     def unigram_entropy(self) -> float | None:
-        """The entropy of the unigrams over tokens (over words in a word-level model), in nats.
+        """The entropy of the unigram probabilities of tokens (of words in a word-level model), in nats.
 
-        None for word-level models in files of older versions.
+        The value is None for a word-level model in a file of an older version.
         """
         if self.config.words is not None:
             return self.config.words.unigram_entropy
@@ -85,7 +85,7 @@ class NGramLM(
 
     @property
     def parts(self) -> LMParts:
-        """The parts of the model, as the constructor takes them."""
+        """The parts of the model. They are the argument of the constructor."""
         return LMParts(self.config, self.automaton, self.unk_tokens, self.pieces)
 
     @classmethod
@@ -117,20 +117,21 @@ class NGramLM(
         Args:
             path: the file.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
-            vocab_size: number of token ids, if no tokenizer is passed (or to score more ids than the tokenizer's ordinary
-                pieces).
-            units: how the file writes tokens: "piece" (`▁the`), "id" (`17`), "nemo" (one character, code point = id + 100),
+            vocab_size: number of token ids. Pass it without a tokenizer, or to score more ids than the tokenizer's ordinary
+                pieces.
+            units: notation of tokens in the file: "piece" (`▁the`), "id" (`17`), "nemo" (one character, code point = id + 100),
                 "char" (single characters), "word" (whole words, which are then spelled in tokens, see `hf_ngpulm.lexicon`) or
                 "auto" (detected).
-            missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
-                them. "unk" gives all of it to each, as KenLM scores unknown words. A number is their natural log-probability.
+            missing_unigrams: score of token ids without a unigram. "share" divides the probability of `<unk>` evenly among
+                these ids. "unk" gives each id the whole probability of `<unk>`, as KenLM does with unknown words. A number is
+                the natural log-probability of each id.
             device: device of the model.
             engine: "auto" (by device), "reference", "cpu" or "gpu".
             of_words: options for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset`,
                 `unk_token_cost`, `composition` and `continued`, see `hf_ngpulm.lexicon.compose`.
 
         Raises:
-            NGramFormatError: the file is damaged, or its units aren't this tokenizer's.
+            NGramFormatError: the file is damaged, or its units don't match this tokenizer.
         """
         return cls._of(parts_of_ngram_file(path, tokenizer, vocab_size, units, missing_unigrams, engine, of_words), device)
 
@@ -143,10 +144,10 @@ class NGramLM(
         Args:
             path: the file.
             tokenizer: the ASR model's tokenizer, to store its name, fingerprint and pieces.
-            device, engine: as for `from_arpa`.
+            device, engine: see `from_arpa`.
 
         Raises:
-            NGramFormatError: the file isn't such a checkpoint, or its vocabulary isn't this tokenizer's size.
+            NGramFormatError: the file isn't such a checkpoint, or its vocabulary and the tokenizer's differ in size.
         """
         return cls._of(parts_of_ngram_file(path, tokenizer, engine=engine, format=NEMO), device)
 
@@ -165,25 +166,25 @@ class NGramLM(
         model.
 
         Args:
-            texts: sentences: strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable is accepted; it is read
-                once and isn't kept in memory. An empty sentence counts as `<s> </s>`, like a blank line for lmplz.
+            texts: sentences as strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable is accepted; it is
+                read once and isn't kept in memory. An empty sentence counts as `<s> </s>`, like a blank line for lmplz.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, if no tokenizer is passed.
             device: device that counts the n-grams and holds the model.
             progress: whether to show progress bars.
-            options: see `hf_ngpulm.language_model.training_options.TrainingOptions`; for words (`unit="word"`) also `lexicon`,
-                `case` and other options of `hf_ngpulm.lexicon.compose`.
+            options: see `hf_ngpulm.language_model.training_options.TrainingOptions`. If `unit="word"`, also `lexicon`, `case`
+                and other options of `hf_ngpulm.lexicon.compose`.
 
         Raises:
-            ValueError: there is no text, most of it is unknown to the tokenizer, a token id is outside the vocabulary, or an
-                option is invalid.
+            ValueError: there is no text, too many of its tokens are unknown to the tokenizer, a token id is outside the
+                vocabulary, or an option is invalid.
         """
         return cls._of(train(texts, tokenizer, vocab_size, Bars(progress), device=device, **options).parts, device)
 
     def train(*args: Any, **options: Any) -> Any:  # type: ignore[override]
         """Train a model: `NGramLM.train(texts, ...)` is the same as `NGramLM.from_texts(texts, ...)`.
 
-        The method of an instance, `lm.train(mode)`, is that of `torch.nn.Module`.
+        For an instance, `lm.train(mode)` is the method of `torch.nn.Module`.
         """
         is_module = bool(args) and isinstance(args[0], nn.Module)
         return nn.Module.train(*args, **options) if is_module else NGramLM.from_texts(*args, **options)
@@ -196,18 +197,17 @@ class NGramLM(
         texts: Iterable[Any] | None = None,
         tokenizer: Any = None,
     ) -> NGramLM:
-        """Mix models of the same tokenizer linearly into one backoff model: static interpolation (Stolcke 2002).
+        """Mix models of the same tokenizer linearly into one backoff model by static interpolation (Stolcke 2002).
 
         The mixture has the n-grams of all models. The probability of an n-gram is the weighted sum of the models'
-        probabilities, p(w | h) = sum of weight * p(w | h). Every context sums to one. Other tokens back off within the mixture.
-        This differs slightly from the weighted sum of the models' backed-off probabilities. With `LogLinear`, in contrast,
-        decoders query several models and add their log-probabilities.
+        probabilities, p(w | h) = sum of weight * p(w | h). Every context sums to one. If no model has an n-gram, the mixture
+        backs off, so the probability differs slightly from the weighted sum of the models' backed-off probabilities. With
+        `LogLinear`, in contrast, decoders query several models and add their log-probabilities.
 
         Args:
-            models: two or more.
-            weights: one weight per model, above 0, summing to one.
-            texts: texts (or lists of token ids) to which the weights are fitted by expectation maximisation, instead of
-                `weights`.
+            models: two or more models.
+            weights: a weight above 0 per model; the weights sum to one.
+            texts: strings or lists of token ids. Without `weights`, expectation maximisation fits the weights to these texts.
             tokenizer: the models' tokenizer, for strings in `texts`.
 
         Raises:
@@ -221,11 +221,11 @@ class NGramLM(
         return cls._with_table(table, best, models[0].device, models[0].engine)
 
     def prune(self, max_ngrams: int | None = None, threshold: float | None = None) -> NGramLM:
-        """Return a smaller model, without the n-grams whose removal changes the model least (Stolcke 1998).
+        """Return a smaller model. N-grams are dropped if their removal changes the model least (Stolcke 1998).
 
         Args:
-            max_ngrams: largest number of n-grams, all orders together. Unigrams are always kept.
-            threshold: drop n-grams whose removal raises the perplexity by less than this fraction (for example 1e-8).
+            max_ngrams: maximum number of n-grams of all orders together. Unigrams are always kept.
+            threshold: an n-gram is dropped if its removal raises the perplexity by less than this fraction, such as 1e-8.
 
         Raises:
             ValueError: neither or both arguments are passed, or `max_ngrams` is below the number of unigrams.
@@ -237,18 +237,18 @@ class NGramLM(
         return lm
 
     def continued(self, share: float = 0.5) -> NGramLM:
-        """Return a model for speech of several sentences: recordings, windows and streams that continue after a sentence ends.
+        """Return a model for speech of several sentences, in recordings, windows and streams.
 
-        Where a sentence may end, another may begin; see `hf_ngpulm.automaton.continuation`. Use this for models of single
-        sentences. A model trained on texts as long as the recordings doesn't need it. For a word-level model that is composed
-        statically, pass `continued=` when making the model.
+        Where a sentence may end, another sentence may begin; see `hf_ngpulm.automaton.continuation`. Use this method for models
+        of single sentences. If a model was trained on texts as long as the recordings, don't use it. For a statically composed
+        word-level model, pass `continued=` to the function that makes the model.
 
         Args:
-            share: probability that another sentence follows the end of one, between 0 and 1.
+            share: probability that another sentence follows after a sentence, between 0 and 1.
 
         Raises:
-            ValueError: the share is out of range, the model is a statically composed word-level model, or it is continued
-                already.
+            ValueError: the share is out of range, the model is a statically composed word-level model, or the model is
+                continued already.
         """
         check_share(share)
         if self.config.continued is not None:
@@ -269,7 +269,7 @@ class NGramLM(
 
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
-        """Return a model with the given table, and with the tokenizer of the model `like`."""
+        """Return a model with a table's n-grams, and with the tokenizer of another model (`like`)."""
         vocabulary = Vocabulary(like.vocab_size, like.pieces, like.config.tokenizer_id)
         parts = LMParts.of_table(table, vocabulary, engine=engine)
         return cls._of(parts.with_config(tokenizer_fingerprint=like.config.tokenizer_fingerprint), device)
@@ -292,8 +292,8 @@ class NGramLM(
         """Load a model from a folder or from the Hub.
 
         Args:
-            mmap: whether to read and check only the states that searches reach (see `hf_ngpulm.automaton.checks`); by default
-                only for models of more than 1 GiB on the CPU.
+            mmap: whether only the states that searches reach are read and checked (see `hf_ngpulm.automaton.checks`). The
+                default is True for models of more than 1 GiB on the CPU.
 
         Raises:
             NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
@@ -322,20 +322,20 @@ class NGramLM(
     ) -> NGramLM:
         """Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo, and its decoding settings.
 
-        See `hf_ngpulm.formats.wav2vec2.repository` for the files. The repo's alpha and beta, and pyctcdecode's beam, become
-        `config.defaults`. Pipelines use them where no setting is given. For a decoder, write `CTCDecoder(processor, lm,
+        For the files see `hf_ngpulm.formats.wav2vec2.repository`. The repo's alpha and beta, and pyctcdecode's beam, become
+        `config.defaults`. Pipelines use a default if no setting is given. For a decoder, write `CTCDecoder(processor, lm,
         **lm.config.defaults)`.
 
         Args:
             repo: a Hub id, or a folder.
-            tokenizer: the ASR model's tokenizer or processor, or the name of a repo that has it; by default the repo's own.
-            revision, token, cache_dir, local_files_only: as for `from_pretrained`.
+            tokenizer: the ASR model's tokenizer or processor, or a repo with a tokenizer; by default the tokenizer of `repo`.
+            revision, token, cache_dir, local_files_only: see `from_pretrained`.
             case, closed_vocabulary, composition: see `hf_ngpulm.lexicon.compose`.
-            device, engine: as for `from_arpa`.
+            device, engine: see `from_arpa`.
 
         Raises:
-            NGramFormatError: the repo has no such language model, or a damaged one.
-            TokenizerMismatchError: the repo's labels aren't the tokenizer's.
+            NGramFormatError: the repo's language model is missing or damaged.
+            TokenizerMismatchError: the repo's labels don't match the tokenizer.
         """
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
         return cls._of(parts_of_repository(repo, tokenizer, hub, case, closed_vocabulary, engine, composition), device)
@@ -352,14 +352,14 @@ class NGramLM(
         model_card_kwargs: dict[str, Any] | None = None,
         **push_to_hub_kwargs: Any,
     ) -> str | None:
-        """Write `config.json`, `model.safetensors` and, unless it exists, a filled-in `README.md` to a folder.
+        """Write `config.json` and `model.safetensors` to a folder. If the folder has no `README.md`, also write a model card.
 
         All files are replaced at once. If the process is killed or the power fails, the folder contains either the old or the
-        new model (see "Interrupted saves" in the file format). Other files in the folder stay. Arguments are as for
+        new model (see "Interrupted saves" in the file format). Other files in the folder stay. For the arguments see
         `huggingface_hub.ModelHubMixin.save_pretrained`; `config` is ignored, because the model has a config.
 
         Raises:
-            OSError: the files can't be written, for instance to a full disk; the old files stay.
+            OSError: the files can't be written, for example because the disk is full; the old files stay.
         """
         folder, repo_id = Path(save_directory), repo_id or Path(save_directory).name
         folder.mkdir(parents=True, exist_ok=True)
@@ -370,7 +370,7 @@ class NGramLM(
         return None
 
     def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> str:
-        """Upload the model to the Hub in one commit. Arguments are as for `huggingface_hub.ModelHubMixin.push_to_hub`."""
+        """Upload the model to the Hub in one commit. For the arguments see `huggingface_hub.ModelHubMixin.push_to_hub`."""
         return super().push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id, **(model_card_kwargs or {})}, **kwargs)
 
     def model_card(
@@ -381,11 +381,11 @@ class NGramLM(
         language: Sequence[str] = (),
         license: str | None = None,
     ) -> str:
-        """Return a model card with this model's figures. Other methods pass these arguments on from `model_card_kwargs`.
+        """Return a model card that describes this model. Other methods pass their `model_card_kwargs` to this method.
 
         Args:
             repo_id: the model's repo.
-            asr_model: the recogniser in the card's example; by default the recogniser of the tokenizer.
+            asr_model: the recogniser in the card's example; by default the tokenizer's repo.
             datasets: Hub ids of the training data.
             language: codes (ISO 639-1) of the model's languages.
             license: an identifier that the Hub knows, such as "cc-by-4.0".
@@ -428,7 +428,7 @@ class NGramLM(
         write_arpa(self.to_table(), path, units or ("id" if self.pieces is None else "piece"), self.pieces)
 
     def forget(self) -> None:
-        """Drop the states composed on the fly; this does nothing for static models.
+        """Drop the states that were composed on the fly. A static model stays unchanged.
 
         Raises:
             RuntimeError: a search (or an open stream) uses the states.
@@ -455,17 +455,17 @@ class NGramLM(
         return shown(self, **counts)[:-1] + f", {self.automaton.extra_repr()})"
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Raise an error if a tokenizer (or processor) isn't the one that this model was made for.
+        """Check that this model was made for a tokenizer, or for a processor's tokenizer.
 
         Raises:
-            TokenizerMismatchError: the tokenizer's ids stand for other pieces.
+            TokenizerMismatchError: the tokenizer has other pieces for the model's ids.
         """
         check_tokenizer(self.vocab_size, self.config.tokenizer_fingerprint, self.config.tokenizer_id, tokenizer)
 
     def score_texts(
         self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
     ) -> list[tuple[float, list[int]]]:
-        """Return the natural log-probability (including `</s>`) and the token ids of each text.
+        """Return the natural log-probability (with `</s>`) and the token ids of each text.
 
         A text is a string or a list of token ids.
         """
@@ -476,7 +476,7 @@ class NGramLM(
     ) -> Iterator[ScoredText]:
         """Yield each text with the natural log-probabilities of its tokens and of `</s>`.
 
-        Arguments are as for `score_texts`.
+        For the arguments see `score_texts`.
         """
         if tokenizer is not None:
             self.check_tokenizer(tokenizer)
@@ -488,14 +488,14 @@ class NGramLM(
         yield from scored_texts(without_word_bonus(self.parts), texts, tokenizer, leading_blank, batch_size)
 
     def perplexity(self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None) -> Perplexity:
-        """Return the perplexity of texts, one sentence each, per token and per word (including sentence ends).
+        """Return the perplexity of texts per token and per word. Each text is a sentence. Sentence ends count.
 
         Args:
-            texts: strings, or lists of token ids (which have no perplexity per word).
+            texts: strings, or lists of token ids. Lists of token ids have no perplexity per word.
             tokenizer: the model's tokenizer; required for strings.
 
         Raises:
             ValueError: there are no texts.
-            TokenizerMismatchError: the tokenizer isn't the one this model was made for.
+            TokenizerMismatchError: this model was made for another tokenizer.
         """
         return perplexity_of(self.scored(texts, tokenizer), self.vocab_size, set(self.unk_tokens.tolist()))

@@ -18,17 +18,17 @@ from ..text import with_blank
 
 @dataclass(frozen=True)
 class Perplexity:
-    """The perplexity of a language model on texts.
+    """Hold the perplexity of a language model on texts.
 
     Args:
-        per_token: exp of the mean negative log-probability of tokens and sentence ends.
-        per_word: exp of the negative log-probability per word (separated by spaces) and sentence end; None if texts were lists
-            of token ids.
-        per_token_known, per_word_known: the same without the tokens that have no unigram in the model. If a word contains such
-            a token, the word's other tokens still count.
+        per_token: exp(-log_prob / N), where N is the number of tokens and sentence ends.
+        per_word: exp(-log_prob / N), where N is the number of words (separated by spaces) and sentence ends; None if texts were
+            lists of token ids.
+        per_token_known, per_word_known: the same values without tokens that have no unigram in the model. If a word contains
+            such a token, the word's other tokens still count.
         log_prob: natural log-probability of all texts.
-        num_tokens, num_words, num_sentences: size of the texts; sentence ends count as neither tokens nor words.
-        num_missing: number of tokens in the texts that have no unigram.
+        num_tokens, num_words, num_sentences: size of the texts; sentence ends don't count as tokens or words.
+        num_missing: number of the texts' tokens without a unigram.
     """
 
     per_token: float
@@ -43,7 +43,7 @@ class Perplexity:
 
 
 class ScoredText(NamedTuple):
-    """A text with the scores of its tokens."""
+    """Hold a text with the scores of its tokens."""
 
     log_probs: list[float]  # natural log-probabilities of its tokens and of `</s>`
     token_ids: list[int]  # its tokens
@@ -68,7 +68,7 @@ def scored_texts(
     leading_blank: bool = False,
     batch_size: int = 1024,
 ) -> Iterator[ScoredText]:
-    """Yield texts with the scores of their tokens, computed in batches.
+    """Compute the scores of texts in batches. Yield each text with the scores of its tokens.
 
     Args:
         automaton: the automaton of the language model.

@@ -18,15 +18,15 @@ ROUNDING = 1e-6
 
 
 def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: float | None = None) -> NGramTable:
-    """Return the table without the n-grams whose removal changes the model least. Every context again sums to one.
+    """Drop the n-grams whose removal changes the model least, and return the table. Every context again sums to one.
 
-    The criterion is the growth of the model's own perplexity if only that n-gram is dropped (section 3.2). A prefix is kept if
-    any n-gram that begins with it is kept.
+    The criterion for an n-gram is the growth of the model's own perplexity if only this n-gram is dropped (section 3.2). A
+    kept n-gram also keeps its prefixes.
 
     Args:
-        table: a model whose contexts sum to one, without unreachable n-grams.
-        max_ngrams: number of n-grams to keep, all orders together. Unigrams are always kept.
-        threshold: drop n-grams whose removal raises the perplexity by less than this fraction (SRILM's `-prune`).
+        table: a model without unreachable n-grams. The probabilities after each context sum to one.
+        max_ngrams: number of n-grams of all orders to keep. Unigrams are always kept.
+        threshold: an n-gram is dropped if its removal raises the perplexity by less than this fraction (SRILM's `-prune`).
 
     Raises:
         ValueError: neither or both limits are passed, `max_ngrams` is below the number of unigrams, or `threshold` is below 0.
@@ -57,8 +57,8 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
 
 
 def relative_entropies(table: NGramTable) -> list[Tensor]:
-    """Return D(p || p') for each n-gram of order 2 or higher. p' is the model without that n-gram (equations 3 to 6). Returns
-    float64 `[N]` for each order.
+    """Return D(p || p') for each n-gram of order 2 or higher, where p' is the model without this n-gram (equations 3 to 6). The
+    result has a tensor float64 `[N]` for each order.
     """
     automaton, parts = automaton_from_table(table)
     history: Tensor | None = None  # log p of each n-gram as a context
@@ -81,8 +81,9 @@ def relative_entropies(table: NGramTable) -> list[Tensor]:
 
 
 class Walk:
-    """An automaton that reads all n-grams of a table, one order at a time, beginning with unigrams. `automaton`: a language
-    model. `unk_tokens`: the token ids without a unigram. The first of these ids is read for `<unk>`.
+    """Read all n-grams of a table with an automaton. Unigrams are read first, then the longer orders one by one.
+
+    `automaton`: a language model. `unk_tokens`: the token ids without a unigram. The first of these ids is read for `<unk>`.
     """
 
     def __init__(self, automaton: BackoffAutomaton, unk_tokens: Tensor) -> None:
@@ -92,8 +93,8 @@ class Walk:
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of tokens, and the states after them.
 
-        `<s>` costs nothing and leads to the start state. `tokens`: token ids of a table, in which V stands for `<s>` and V + 1
-        for `</s>`.
+        `<s>` scores 0 and leads to the start state. `tokens`: token ids of a table. In a table, V is `<s>`, and V + 1 is
+        `</s>`.
         """
         vocab_size = self.automaton.vocab_size
         tokens = tokens.to(torch.int64)
@@ -112,8 +113,8 @@ class Walk:
         return self.step(roots if below is None else below[order.prefixes], order.tokens)[::-1]
 
     def contexts(self, table: NGramTable) -> Iterator[tuple[NGramOrder, NGramOrder, Tensor, Tensor]]:
-        """Yield for each order a tuple: the contexts, the n-grams one token longer, the contexts' states, and the lower scores
-        of these n-grams. A lower score is the last token's score in the state that the context backs off to.
+        """Yield a tuple for each order: the contexts, the n-grams that are one token longer, the contexts' states, and the
+        n-grams' lower scores. A lower score is the last token's score in the state to which the context backs off.
         """
         states: Tensor | None = None
         for order, above in pairwise(table.orders):
@@ -123,10 +124,11 @@ class Walk:
 
 
 def renormalised(table: NGramTable) -> NGramTable:
-    """Return the table with new backoff weights, with which every context sums to one.
+    """Return the table with new backoff weights, so that every context sums to one.
 
-    The weights are computed from short contexts to long ones. A weight is the probability that the context's n-grams leave,
-    divided by the probability that the shorter context leaves for the same tokens (Katz 1987).
+    The weights are computed first for short contexts, then for longer contexts. A weight is a quotient (Katz 1987). The
+    numerator is 1 minus the probability of the context's n-grams. The denominator is 1 minus the probability of their last
+    tokens in the shorter context.
     """
     has_children = []
     for order, above in zip(table.orders, (*table.orders[1:], None)):
@@ -147,8 +149,8 @@ def renormalised(table: NGramTable) -> NGramTable:
 
 
 def _left_over(contexts: Tensor, log_probs: Tensor, num_contexts: int) -> Tensor:
-    """Return the probability that each context's n-grams leave to other tokens, float64 `[num_contexts]`. `contexts`: the
-    number of each n-gram's context.
+    """Return 1 minus the probability of each context's n-grams, float64 `[num_contexts]`. `contexts`: the number of each
+    n-gram's context.
     """
     total = torch.zeros(num_contexts, dtype=torch.float64, device=contexts.device)
     return 1.0 - total.index_add_(0, contexts, log_probs.to(torch.float64).exp())

@@ -1,4 +1,4 @@
-"""Define the queries of an `NGramLM`, which its automaton answers."""
+"""Define the queries of an `NGramLM`. The model's automaton answers these queries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..automaton.tensors import AutomatonTensors
 
 
 def _from_part(path: str, doc: str) -> Any:
-    """Return a property that reads an attribute of the automaton or the config. `path`: the attribute, as in "config.order"."""
+    """Return a property that reads an attribute of the automaton or the config, such as "config.order" (`path`)."""
     return property(attrgetter(path), doc=doc)
 
 
 class Queries:
-    """Answer queries about a model that has an `automaton` and a `config`, and give its properties, such as its sizes."""
+    """Answer queries with a model's `automaton` and `config`. Also provide properties of the model, such as sizes."""
 
     automaton: BackoffAutomaton
 
@@ -36,7 +36,7 @@ class Queries:
     num_ngrams: tuple[int, ...] = _from_part("config.num_ngrams", "N-grams of each order.")
 
     def initial_states(self, batch_size: int, bos: bool = True) -> Tensor:
-        """Return the states before the first token, int32 `[B]`: after `<s>`, or with an empty context if `bos=False`."""
+        """Return the states before the first token, int32 `[B]`: the state after `<s>`, or of no context if `bos=False`."""
         return self.automaton.initial_states(batch_size, bos)
 
     def scores(self, states: Tensor) -> Tensor:
@@ -48,11 +48,11 @@ class Queries:
         return self.automaton.advance(states)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score and the next state of one token per row: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        """Return the score of one token per row, and the state after it: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         return self.automaton.step(states, tokens)
 
     def states_after(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> Tensor:
-        """Return the state after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
+        """Return the state after each row of tokens, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
         return self.automaton.states_after(token_ids, lengths, bos)
 
     def final_scores(self, states: Tensor) -> Tensor:
@@ -60,15 +60,15 @@ class Queries:
         return self.automaton.final_scores(states)
 
     def score_tokens(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> tuple[Tensor, Tensor]:
-        """Return each token's score, `[B, L]` -> float32 `[B, L]` (0 beyond a row's length), and each row's last state."""
+        """Return the tokens' scores, `[B, L]` -> float32 `[B, L]` (0 after a row's end), and the last state of each row."""
         return self.automaton.score_tokens(token_ids, lengths, bos)
 
     def score_sequences(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True) -> Tensor:
-        """Return the log-probability of each row, `[B, L]` -> `[B]`; it includes `</s>` unless `eos=False`."""
+        """Return the log-probability of each row, `[B, L]` -> `[B]`. If `eos`, the log-probability includes `</s>`."""
         return self.automaton.score_sequences(token_ids, lengths, bos, eos)
 
     def validate(self) -> None:
-        """Check all tensors. Tensors from a file then can't crash an engine or make it loop forever. Raises NGramFormatError if
-        a tensor is invalid; the message names the first fault.
+        """Check all tensors, so that tensors from a file can't crash an engine or cause an endless loop. Raises
+        NGramFormatError if a tensor is invalid; the message names the first fault.
         """
         self.automaton.validate()

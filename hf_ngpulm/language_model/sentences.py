@@ -1,4 +1,4 @@
-"""The text of a training as batches of token ids."""
+"""Convert the text for training to batches of token ids."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class Sentences:
-    """The text as batches of token ids `[L]` (-1: unknown), lengths `[S]` and the number of the batch's first sentence.
+    """Yield the text in batches: the token ids `[L]` (-1 for unknown tokens), the lengths `[S]`, and the number of the batch's
+    first sentence.
 
-    If several processes share the text, each takes every n-th batch.
+    If several processes share the text, each of the n processes yields every n-th batch.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Sentences:
 
 def doubts(unknown: Counter[str], sample: list[str], writer: Any) -> list[str]:
     """Return warnings about a training text. `unknown`: counts of the parts that the tokenizer can't write. `sample`: some of
-    the text. `writer`: shows the recogniser's style, as `recogniser` in `mismatches`.
+    the sentences. `writer`: transcripts or the tokenizer of the recogniser, see `mismatches`.
     """
     found = mismatches(sample, writer)
     if unknown:
@@ -85,7 +86,7 @@ def doubts(unknown: Counter[str], sample: list[str], writer: Any) -> list[str]:
 
 
 def rows_of(texts: Iterable[Any], field: str) -> Iterator[Any]:
-    """Yield texts or lists of token ids. If rows have fields, take them from the field with the text."""
+    """Yield texts or lists of token ids. If a row has fields, yield the content of the field named `field`."""
     for row in texts:
         if isinstance(row, Mapping):
             if field not in row:
@@ -130,7 +131,7 @@ def words_of(row: Any, clean: Callable[[str], str]) -> list[str]:
 
 
 def numbered(sentences: Iterator[list[str]], number_of: Callable[[str], int]) -> Batches:
-    """Yield sentences as the numbers of their words, in blocks."""
+    """Yield blocks of sentences. A block has the numbers of the sentences' words, and the sentences' lengths."""
     while batch := list(islice(sentences, SENTENCES_PER_BATCH)):
         ids = np.array([number_of(word) for sentence in batch for word in sentence], dtype=np.int32)
         yield ids, np.array([len(sentence) for sentence in batch], dtype=np.int64)

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """A trained model, with facts about its training."""
+    """Hold a trained model and facts about the training."""
 
     parts: LMParts  # the model, see `hf_ngpulm.NGramLM`; on the CPU
     unknown: Counter[str] | None  # counts of the parts of text that the tokenizer can't write; None if the texts are token ids
@@ -57,9 +57,9 @@ class Training:
 def train(
     texts: Iterable[Any], tokenizer: Any = None, vocab_size: int | None = None, bars: Bars | None = None, **options: Any
 ) -> Training:
-    """Train a language model. Arguments are as for `NGramLM.from_texts`; `bars` show the progress.
+    """Train a language model. For the arguments see `NGramLM.from_texts`; `bars` show the progress.
 
-    `texts` may also be pairs of arrays from `read_ids`: token ids `[L]` and lengths `[S]` of many sentences.
+    `texts` may also be blocks from `read_ids`. A block has token ids `[L]` and lengths `[S]` of many sentences.
     """
     how = TrainingOptions.of(options)
     order = check("order", DEFAULT_ORDERS[how.unit] if how.order is None else how.order, whole(1, MAX_ORDER))
@@ -195,10 +195,10 @@ def _check_for_words(tokenizer: Any, options: TrainingOptions) -> None:
 
 @contextmanager
 def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Batches]]:
-    """Yield one pair: the distinct words of the sentences, and the sentences as word ids, in blocks from a file.
+    """Yield a pair: the distinct words of the sentences, and blocks of sentences as word ids.
 
-    The sentences go through a temporary file in `folder` (None: the system's), because counting needs the number of words
-    first.
+    The sentences are stored in a temporary file, because counting begins when the number of words is known. `folder`: folder
+    for this file; None for the system's folder.
     """
     numbers: dict[str, int] = {}
     blocks = []

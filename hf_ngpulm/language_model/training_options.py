@@ -20,51 +20,53 @@ DEFAULT_ORDERS = {"token": 6, "word": 3}
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of training.
+    """Hold the options of training.
 
     Args:
         order: length of the longest n-grams, 1 to 12; by default 6 for tokens and 3 for words.
-        prune: thresholds for orders 1, 2, ...: n-grams that occur at most this often are dropped. The first must be 0; the last
-            holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur once.
-        max_ngrams: prune the finished model by relative entropy (Stolcke 1998) to at most this many n-grams.
+        prune: thresholds for orders 1, 2, ...; n-grams are dropped if their count is at most the threshold. The first threshold
+            must be 0. The last also holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur
+            once.
+        max_ngrams: maximum number of n-grams. The finished model is pruned to it by relative entropy (Stolcke 1998).
         normalise: change of texts before they are encoded: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
-            "whisper-en", several of them in a list, or a function from text to text.
-        style_of: rewrite texts in the style of this recogniser. Pass its tokenizer or processor, a repo or folder with one, or
-            some of its transcripts (a list, or a file with one per line). Texts get the recogniser's case, punctuation and form
-            of numbers (words or digits), and no hyphens if it writes none. The style is found from `outputs`, or else from the
-            tokenizer. Changes are logged. Numbers need the extra `text`.
-        language: language of the texts, for numbers: "en". The default is "en" for English-only Whisper models, otherwise
-            unknown.
+            "whisper-en", a list of these names, or a function from text to text.
+        style_of: a recogniser; texts are rewritten in its style. Pass its tokenizer or processor, a repo or folder with a
+            tokenizer, or some of its transcripts (a list, or a file with one transcript per line). Texts get the recogniser's
+            case, punctuation and form of numbers (words or digits). If the recogniser writes no hyphens, hyphens are removed.
+            `outputs`, or else the tokenizer, show the style. Changes are logged. Numbers need the extra `text`.
+        language: language of the texts. Numbers are rewritten only in "en". The default is "en" for English-only Whisper
+            models, otherwise unknown.
         leading_blank: whether sentences get a leading space that the tokenizer doesn't add. The default is True for Whisper's
-            tokenizers, because Whisper's transcripts begin with a space. Pass False for a Whisper model fine-tuned on
-            transcripts without it. Scripts without spaces between words never get one.
+            tokenizers, because Whisper's transcripts begin with a space. Pass False if a Whisper model was fine-tuned on
+            transcripts without this space. Scripts without spaces between words never get a leading space.
         field: name of the field with the text, if rows have fields.
         limit_vocabulary: token ids allowed in n-grams; n-grams with other ids are dropped.
-        discount_fallback: discounts for orders whose counts determine no discounts, as in small or artificial texts; None
-            raises an error.
-        missing_unigrams: score of token ids that don't occur in the text, as for `NGramLM.from_arpa`.
-        valid: validation texts, whose perplexity is stored in `config.training`.
+        discount_fallback: discounts for an order if its counts determine no discounts, as in small or artificial texts. None
+            raises an error instead.
+        missing_unigrams: score of token ids that don't occur in the text, see `NGramLM.from_arpa`.
+        valid: validation texts. `config.training` stores their perplexity.
         outputs: some transcripts of the recogniser. The texts' case and punctuation are compared with these transcripts, not
             with the tokenizer's pieces; differences cause a warning. With `style_of`, texts are rewritten in the style of the
             transcripts.
         device: device that counts n-grams.
-        engine: as for `NGramLM.from_arpa`.
+        engine: see `NGramLM.from_arpa`.
         unit: unit of the n-grams: "token", or "word" (words between spaces are counted, then spelled in tokens).
         memory: limit for the process's memory, in bytes or as a text such as "4G". Memory that the process already uses counts,
-            but training may always use half of the limit. N-grams beyond it are on disk, and so is the model. The files take up
-            to 64 bytes per n-gram; a message before estimation gives their size. (Models of words are composed in memory.)
+            but training may always use half of the limit. If the n-grams don't fit, they and the model are on disk. The files
+            take up to 64 bytes per n-gram; a message before estimation gives their size. (Models of words are composed in
+            memory.)
         folder: folder for n-grams on disk; by default the system's folder for temporary files.
-        resume: whether to keep the counts in `hf_ngpulm-counts` inside `folder` until the model is finished, and to continue
-            from the counts of an earlier training there. Pass it from the first training on, with the same text.
+        resume: whether training continues after an interruption. The counts stay in `hf_ngpulm-counts` inside `folder` until
+            the model is finished. Pass `resume=True` to the first training, and to later trainings with the same text.
         workers: number of processes that encode texts with a Python tokenizer; by default the number of cores.
-        allow_unknown: train even if more than 30% of the tokens are unknown, which is an error otherwise. (With unit="word",
-            words that can't be spelled are left out; an error is raised if no word can be spelled.)
+        allow_unknown: whether more than 30% of the tokens may be unknown. By default this is an error. (With unit="word", words
+            that can't be spelled are left out. If no word can be spelled, this is an error.)
         accelerator: an `accelerate.Accelerator`, if several processes count together. Each process passes all texts, counts its
             share, and gets the whole model.
-        cluster: address of a Ray cluster that counts and estimates; "auto" means this process's cluster, or else a new one on
-            this machine. The model is the same to the last bit. `memory` then limits each task; there are as many tasks at a
-            time as CPUs. The tasks, on all machines, read `hf_ngpulm.text.TextFiles` themselves; other texts are sent to them.
-            Needs the extra `cluster`.
+        cluster: address of a Ray cluster that counts and estimates. "auto" means this process's cluster, or else a new cluster
+            on this machine. A cluster makes exactly the same model. `memory` then limits each task, and as many tasks run at a
+            time as there are CPUs. Tasks read `hf_ngpulm.text.TextFiles` themselves on all machines; other texts are sent to
+            the tasks. Needs the extra `cluster`.
         of_words: other options of `hf_ngpulm.lexicon.compose`, for words.
     """
 
@@ -95,8 +97,8 @@ class TrainingOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> TrainingOptions:
-        """Return options from keyword arguments; other names go into `of_words`. Raises ValueError if options contradict each
-        other.
+        """Make options from keyword arguments. `of_words` gets the arguments with other names. Raises ValueError if options
+        contradict each other.
         """
         own = {field.name for field in fields(cls)} - {"of_words"}
         of_words = {name: value for name, value in given.items() if name not in own}

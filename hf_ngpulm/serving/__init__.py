@@ -1,4 +1,4 @@
-"""A server that decodes the audio of many clients in one batch, with OpenAI's API and the Wyoming protocol."""
+"""Serve speech recognition by OpenAI's API and the Wyoming protocol. The audio of many clients is decoded in one batch."""
 
 from typing import TYPE_CHECKING
 

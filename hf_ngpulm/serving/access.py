@@ -1,4 +1,4 @@
-"""Control access to the server: check a request's address, key, page (origin), and host name."""
+"""Control access to the server. The checks concern a request's address, key, page (origin) and host name."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ IN_PROTOCOL = "openai-insecure-api-key."  # prefix of a key in a subprotocol: br
 
 @dataclass(frozen=True)
 class Access:
-    """The rules that define who may use a server.
+    """Hold the rules that define who may use a server.
 
     Args:
-        origins: origins (`https://example.org`) whose pages may connect, besides the server's own pages; `"*"` allows all.
-            Clients that aren't browsers send no origin and may always connect.
-        hosts: the host names that a request may use; None allows any name. The check rejects foreign pages whose host name
+        origins: other origins (`https://example.org`) with pages that may connect; `"*"` allows all origins. The server's own
+            pages may always connect. Clients that aren't browsers send no origin, and may always connect.
+        hosts: the host names that a request may use; None allows any name. This check refuses foreign pages if their host name
             resolves to this machine (DNS rebinding). `local_hosts` returns the names of this machine.
-        proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. `Limits.clients_per_address` uses the address in their
-            `X-Forwarded-For` header. Proxies on this machine needn't be listed; their requests without that header don't count.
-            All clients of any other unlisted proxy count as one address.
-        keys: accepted keys. Every request needs a key, except requests for pages, `/health` and `/ready`. If the list is empty,
-            no request needs a key.
+        proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. For requests of a proxy, `Limits.clients_per_address`
+            uses the address in the header `X-Forwarded-For`. Proxies on this machine needn't be listed; their requests without
+            this header don't count. All clients of any other unlisted proxy count as one address.
+        keys: accepted keys. Requests for pages, `/health` and `/ready` need no key; every other request needs a key. If the
+            list is empty, no request needs a key.
 
     Raises:
         ValueError: an entry of `proxies` isn't an address or a network.
@@ -62,10 +62,10 @@ class Access:
         return bool(self.keys)
 
     def address(self, request: web.Request) -> str | None:
-        """Return the client's address in the form that `counted_address` returns.
+        """Return the client's address, converted as in `counted_address`.
 
-        Each proxy appends the address of its own client to `X-Forwarded-For`. So the last address that isn't a proxy
-        belongs to the client. The entries before it are ignored, because the client could have forged them.
+        Each proxy appends the address of its own client to `X-Forwarded-For`. So the last address that isn't a proxy is the
+        address of the client. Earlier entries are ignored, because the client could have forged them.
         """
         client = _address(request.remote or "")
         forwarded = ",".join(request.headers.getall(hdrs.X_FORWARDED_FOR, ())).split(",")
@@ -77,7 +77,7 @@ class Access:
         return _counted(client)
 
     def check_host(self, request: web.Request) -> None:
-        """Refuse a request whose Host header isn't in `hosts`."""
+        """Refuse a request if its Host header isn't in `hosts`."""
         if self.hosts is None:
             return
         host = _host(request)
@@ -89,7 +89,7 @@ class Access:
             )
 
     def check_origin(self, request: web.Request) -> None:
-        """Refuse a request from a page, unless the page's origin is the server's own or is in `origins`."""
+        """Refuse a request from a page if the page's origin is neither the server's own nor in `origins`."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is None or "*" in self.origins or origin in self.origins:
             return
@@ -109,7 +109,7 @@ class Access:
             self.key(request)
 
     def key(self, request: web.Request) -> str:
-        """Return the valid key that a request sends. Raises HTTPUnauthorized if it sends none."""
+        """Return the valid key of a request. Raises HTTPUnauthorized if the request sends no valid key."""
         scheme, _, named = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         tried = [named.strip()] if scheme.lower() == "bearer" else []
         tried += [name.removeprefix(IN_PROTOCOL) for name in subprotocols(request) if name.startswith(IN_PROTOCOL)]
@@ -122,7 +122,7 @@ class Access:
         return valid[0]
 
     def allow_origin(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Add the header that lets a page of an allowed origin read the response (CORS)."""
+        """Add a header to a response, so that pages of an allowed origin can read the response (CORS)."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and ("*" in self.origins or origin in self.origins) and not response.prepared:
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
@@ -130,7 +130,7 @@ class Access:
 
 
 def preflight(request: web.Request) -> web.Response:
-    """Answer a CORS preflight request with the allowed methods and headers; `Access.allow_origin` adds the allowed origin."""
+    """Answer a CORS preflight request with the allowed methods and headers. `Access.allow_origin` adds the allowed origin."""
     return web.Response(
         status=204,
         headers={
@@ -147,20 +147,20 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def counted_address(remote: str) -> str | None:
-    """Return the address or network of a client, by which limits per address count.
+    """Return the address or network of a client. Limits per address count clients by this result.
 
-    An IPv4 address is counted as it is. An IPv6 address counts as its /64 network, because one customer owns that whole
-    network. Addresses of this machine and unreadable addresses aren't counted: the result is None.
+    An IPv4 address stays unchanged. An IPv6 address becomes its /64 network, because one customer owns the whole network. For
+    addresses of this machine and unreadable addresses the result is None, and they aren't counted.
     """
     return _counted(_address(remote))
 
 
 def local_hosts(host: str, origins: Collection[str] = ()) -> set[str] | None:
-    """Return the host names of a server on a loopback address. For another address return None, which allows any name.
+    """Return the host names of a server on a loopback address. For another address, return None, so that any name is allowed.
 
     Args:
         host: the address that the server listens on.
-        origins: origins whose pages may connect. Their names are included, because a reverse proxy may use one of them.
+        origins: origins whose pages may connect. The result has their host names, because a reverse proxy may use such a name.
     """
     try:
         is_local = ipaddress.ip_address(host).is_loopback
@@ -195,7 +195,9 @@ def _name(host: str) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """Parse an address with or without a port; return None if the text isn't an address. IPv4 mapped into IPv6 becomes IPv4."""
+    """Parse an address with or without a port. If the text isn't an address, return None. An IPv6 address that maps an IPv4
+    address becomes this IPv4 address.
+    """
     for written in (text.strip(), _name(text.strip())):
         try:
             address = ipaddress.ip_address(written)

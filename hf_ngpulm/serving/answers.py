@@ -28,7 +28,7 @@ def answer(
         seconds: length of the audio, in seconds.
         granularities: the units that get times in verbose_json: "segment", "word" or both.
         language: the language that the client requested. The response to a translation names English instead.
-        warned: the result of `warnings`, which is added to JSON responses.
+        warned: the result of `warnings`; JSON responses contain it.
         task: "transcribe" or "translate".
         has_grammar: whether the client requested a grammar.
     """
@@ -58,8 +58,8 @@ def _word(word: Answer) -> Answer:
 
 
 def meaning(final: Answer | None, has_grammar: bool) -> Answer:
-    """Return the entries of a final event that are about a grammar or phrases. If the client requested a grammar and said
-    nothing (`final` is None), the entries say "not understood".
+    """Return a final event's entries about a grammar or phrases. If the client requested a grammar, but the audio has no speech
+    (`final` is None), the entries say "not understood".
     """
     if final is None and has_grammar:
         return {"understood": False, "intent": None, "slots": [], "confidence": 0.0, "free_text": ""}
@@ -67,14 +67,16 @@ def meaning(final: Answer | None, has_grammar: bool) -> Answer:
 
 
 def warnings(context: Any) -> Answer:
-    """Return `{"warnings": [...]}` if the tokenizer can't write some phrases of a context, else an empty dictionary."""
+    """Return `{"warnings": [...]}` if the tokenizer can't write some phrases of a context; otherwise an empty dictionary."""
     left_out = {} if context is None else context.left_out
     messages = [f"{phrase!r} is ignored: the model can't write {letters!r}" for phrase, letters in left_out.items()]
     return {"warnings": messages} if messages else {}
 
 
 def whole_words(text: str) -> str:
-    """Return an unfinished text without its last word, which may still grow. Text in scripts without spaces is kept whole."""
+    """Return an unfinished text without its last word, because this word may still grow. In scripts without spaces, return the
+    whole text.
+    """
     return _UNFINISHED.sub("", text)
 
 

@@ -1,4 +1,4 @@
-"""The server as an aiohttp application: paths, handlers, access checks, start and stop."""
+"""Define the server as an aiohttp application with paths, handlers, access checks, start and stop."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _HEADERS = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # Small, so that the server soon notices a client that doesn't read.
 _SEND_BUFFER = 32 * 1024
-# Seconds after which a busy thread hands the interpreter to a waiting thread. PyTorch releases the interpreter in each of the
-# thousands of operations of a step. With Python's default of 5 ms, a step could take seconds while another thread compiles
-# phrases or reads messages.
+# Seconds after which a busy thread hands the interpreter to a waiting thread. A decoding step has thousands of operations, and
+# PyTorch releases the interpreter in each operation. With Python's default of 5 ms, a step could take seconds while another
+# thread compiles phrases or reads messages.
 _TURN = 0.0005
 _STEP_SECONDS = 1.5  # time that the stopping server waits for a decoding step to end
 
@@ -73,37 +73,40 @@ def make_app(
 ) -> web.Application:
     """Return an aiohttp application that decodes the audio of many clients in one batch.
 
-    It serves these paths, which `/openapi.json` describes:
+    The application serves these paths. `/openapi.json` describes the paths:
 
     - `/v1/audio/transcriptions`, `/v1/audio/translations` and `/v1/models`: OpenAI's API for recordings.
     - `/v1/realtime`: OpenAI's realtime transcription, a websocket for live audio (see `hf_ngpulm.serving.realtime`).
     - `/v1/corrections`, with `corrections`: clients' corrections. Later recordings with the same access key boost the corrected
       phrases.
     - `/`: a page that transcribes the microphone or files; `/docs`: a page that shows `/openapi.json`.
-    - `/health`: the number of clients; `/ready`: whether the server takes more clients; `/metrics`: metrics for Prometheus.
+    - `/health`: the number of clients; `/ready`: whether the server accepts more clients; `/metrics`: metrics for Prometheus.
 
-    The server never uses client input as a path or a command. `hf_ngpulm.serving.process.listen` runs the application and cuts
-    off connections that send no request. If you run it in another way, use a reverse proxy that cuts off such connections.
+    The server never uses client input as a path or a command. `hf_ngpulm.serving.process.listen` runs the application, and cuts
+    off connections that send no request. If another program runs the application, use a reverse proxy that cuts off such
+    connections.
 
-    While the server runs, Python switches threads ten times as often as usual (`sys.setswitchinterval`). Otherwise decoding,
-    which releases the interpreter's lock in each operation, would wait long for threads that read messages or compile phrases.
+    While the server runs, Python switches threads ten times as often as usual (`sys.setswitchinterval`), because decoding
+    releases the interpreter's lock in each operation. Otherwise decoding would wait long for threads that read messages or
+    compile phrases.
 
     Args:
-        recognizer: a recogniser with room for at least `limits.clients` streams, or an `AttentionRecognizer`, which takes
-            recordings only. Only the server may use it from now on. The server decodes recordings with further recognisers that
-            it makes from this one (`StreamingRecognizer.for_recordings`).
+        recognizer: a recogniser with room for at least `limits.clients` streams, or an `AttentionRecognizer` for recordings
+            only. From now on, only the server may use the recogniser. The server makes other recognisers for recordings from it
+            (`StreamingRecognizer.for_recordings`).
         limits: see `Limits`.
-        access: who may use the server; by default everybody except pages of other origins. See `Access`.
+        access: rules that define who may use the server; by default everybody except pages of other origins. See `Access`.
         voices: the model's names, and the language models that clients may choose. By default clients may choose any LM of the
-            recogniser; the LMs are named by numbers that start at 1.
-        tick: seconds that a chunk waits for chunks of other clients, so that they share a batch.
-        wyoming: address (`tcp://HOST:PORT`) for the Wyoming protocol. That protocol has no keys.
+            recogniser; the names of the LMs are numbers from 1.
+        tick: seconds that a chunk waits for chunks of other clients, so that these chunks share a batch.
+        wyoming: address (`tcp://HOST:PORT`) for the Wyoming protocol. This protocol has no keys.
         reuse_port: whether other processes listen at the Wyoming address, too.
-        corrections: a folder for clients' corrections, with a private file for each key. By default none are kept.
+        corrections: a folder for clients' corrections, with a private file for each key. By default the server keeps no
+            corrections.
 
     Raises:
-        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; `wyoming` isn't an
-            address of that form; or `corrections` is given, but `access` has no keys.
+        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; `wyoming` has another
+            form than `tcp://HOST:PORT`; or `corrections` is given, but `access` has no keys.
     """
     server = Server(recognizer, limits or Limits(), access or Access(), voices, tick, corrections)
     if wyoming is not None:
@@ -112,7 +115,7 @@ def make_app(
 
 
 class Server:
-    """The request handlers and their shared state; see `make_app`."""
+    """Handle requests. The handlers share the state of this object; see `make_app`."""
 
     wyoming: Wyoming | None = None
 
@@ -239,7 +242,7 @@ class Server:
 
     @web.middleware
     async def answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check access, turn errors below `/v1/` into OpenAI's error format, and count and log each response."""
+        """Check access, and answer a request. Below `/v1/`, errors get OpenAI's format. Each response is counted and logged."""
         begin, status = time.monotonic(), 500
         if request.transport is not None:
             self.requested.add(request.transport)

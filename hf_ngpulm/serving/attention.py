@@ -35,14 +35,14 @@ STREAMED = "this model takes whole recordings (/v1/audio/transcriptions); for li
 
 
 class Texts(list):
-    """A list of phrases. `left_out`: for each phrase that the tokenizer can't write, the characters that are unknown to it."""
+    """A list of phrases. `left_out`: the phrases that the tokenizer can't write, each with the unknown characters."""
 
     left_out: dict[str, str]
 
 
 @dataclass
 class RecordingTranscript:
-    """The transcript of a recording. Times are in seconds."""
+    """Hold the transcript of a recording. Times are in seconds."""
 
     text: str
     token_ids: list[int]
@@ -53,7 +53,7 @@ class RecordingTranscript:
 
 @dataclass
 class RecordingSoFar:
-    """The transcript of a recording so far, with the fields of `hf_ngpulm.decoding.partials.Partial` that an engine reads."""
+    """Hold the transcript of the audio so far. An engine reads the same fields of `hf_ngpulm.decoding.partials.Partial`."""
 
     frames: int
     text: str
@@ -80,9 +80,9 @@ class _QueuedRecording:
 class AttentionRecognizer:
     """Transcribes recordings with a pipeline. The class has the methods of `StreamingRecognizer` that an engine needs.
 
-    The pipeline transcribes each piece as it would transcribe a file. If it measures confidences, results without times include
-    them. A long recording is cut into pieces, so that no client waits for the whole recording of another. Each cut is at the
-    quietest place in the last third of a piece.
+    A long recording is cut into pieces, so that no client waits for the whole recording of another client. Each cut is at the
+    quietest place in the last third of a piece. The pipeline transcribes each piece like a file. If the pipeline measures
+    confidences, results without times include the confidences.
 
     Args:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
@@ -91,8 +91,8 @@ class AttentionRecognizer:
             the first LM remembers. Recordings with a grammar or a second look at phrases aren't rescored.
 
     Raises:
-        ValueError: settings other than `num_beams` and those of a rescorer were passed without a language model; or a rescorer
-            was passed with a single beam, which leaves it nothing to choose from.
+        ValueError: without a language model, there are settings besides `num_beams` and the settings of a rescorer. Or a
+            rescorer has only one hypothesis, because there is a single beam.
     """
 
     def __init__(self, pipeline: Any, lms: Any = (), **settings: Any) -> None:
@@ -130,7 +130,7 @@ class AttentionRecognizer:
     def for_recordings(
         self, max_streams: int, chunk_seconds: float, context_seconds: float, num_beams: int | None = None
     ) -> AttentionRecognizer:
-        """Return another recogniser that shares this pipeline; only one of the two generates at a time."""
+        """Return another recogniser with the same pipeline. Only one of both recognisers generates at a time."""
         beams = {} if num_beams is None else {"num_beams": num_beams}
         made = AttentionRecognizer(self.pipeline, self.language_models, **{**self.settings, **beams})
         made._lock = self._lock
@@ -142,7 +142,7 @@ class AttentionRecognizer:
         """Do nothing, because each batch compiles its own phrases."""
 
     def context(self, phrases: Any = None, grammar: Grammar | None = None, **_: Any) -> Texts | None:
-        """Check phrases and return them; return None for no phrases. Also compile the grammar, which caches the result.
+        """Check phrases, and return the phrases; without phrases return None. Also compile the grammar, and cache the result.
 
         Raises:
             ValueError: the phrases or the grammar are invalid.
@@ -186,8 +186,8 @@ class AttentionRecognizer:
         return len(self._recordings)
 
     def ready(self) -> list[int]:
-        """Return the ids of recordings that have a whole piece, or their last one, to transcribe. The id that has waited
-        longest is first.
+        """Return the ids of the recordings with a piece to transcribe: a whole piece, or the last piece. The recording that has
+        waited longest is first.
         """
         most = self.chunk_seconds * self.sampling_rate
         return [sid for sid, each in self._recordings.items() if each.size > most or (each.ended and each.size)]
@@ -206,10 +206,11 @@ class AttentionRecognizer:
             seconds: maximum audio in the batch, in seconds; None sets no limit.
 
         Returns:
-            The transcript so far of each recording in the batch, by the recording's id.
+            The transcripts so far of the recordings in the batch, by the recordings' ids.
 
         Raises:
-            StreamError: some recordings failed. The error has their problems, and the transcripts of the other recordings.
+            StreamError: some recordings failed. The error has the problems of the failed recordings, and the transcripts of the
+                other recordings.
         """
         sids = self._chosen(self.ready(), most or len(self._recordings), seconds)
         pieces = {sid: self._next(self._recordings[sid]) for sid in sids}
@@ -230,23 +231,23 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the recordings of the next batch: the first of `sids`, and others with an equal `_key`. The batch has at most
-        `most` recordings and `seconds` of audio.
+        """Return the recordings of the next batch: the first of `sids`, and other recordings with the same `_key`. `most`:
+        maximum number of recordings. `seconds`: maximum audio in the batch, in seconds.
         """
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
     def _key(self, sid: int) -> tuple[Any, ...]:
-        """Return those settings of a recording that must be equal in a batch."""
+        """Return the settings of a recording that must be equal in a batch."""
         settings = self._recordings[sid].settings
         return tuple(
             settings.get(name) for name in ("language", "task", "times", "grammar", "explain", "false_alarms_per_hour")
         )
 
     def _prompt(self, source: str, target: str) -> list[int] | None:
-        """Return Canary's prompt (version 2) that asks for punctuation, but not for timestamps. Return None if the tokenizer
-        lacks a token of the prompt. `source`, `target`: languages of the speech and the transcript, such as "en".
+        """Return Canary's prompt (version 2) for text with punctuation, without timestamps. If the tokenizer lacks a token of
+        the prompt, return None. `source`, `target`: languages of the speech and the transcript, such as "en".
         """
         names = f"startofcontext startoftranscript emo:undefined {source} {target} pnc noitn notimestamp nodiarize".split()
         vocabulary = self.tokenizer.get_vocab()
@@ -266,7 +267,7 @@ class AttentionRecognizer:
         return settings.get("lm", self.language_models[0] if self.language_models else None)
 
     def _next(self, recording: _QueuedRecording) -> np.ndarray:
-        """Remove the next piece from a recording and return it."""
+        """Remove the next piece of a recording from its queue, and return the piece."""
         samples, most = np.concatenate(recording.waiting), round(self.chunk_seconds * self.sampling_rate)
         size = len(samples) if len(samples) <= most else _quietest(samples[:most], round(QUIET_SECONDS * self.sampling_rate))
         recording.waiting = [samples[size:]] if size < len(samples) else []
@@ -303,8 +304,8 @@ class AttentionRecognizer:
             return dict(zip(pieces, self.pipeline(raw, batch_size=len(raw), **options)))
 
     def _kept(self, sid: int, result: dict[str, Any], size: int) -> RecordingSoFar:
-        """Append the pipeline's result for a piece to the piece's recording; return the recording's transcript so far. `size`:
-        number of samples in the piece.
+        """Append the pipeline's result for a piece to the recording. Return the recording's transcript so far. `size`: the
+        piece's number of samples.
         """
         recording = self._recordings.pop(sid)
         self._recordings[sid] = recording  # at the end of the queue
@@ -333,7 +334,9 @@ class AttentionRecognizer:
 
 
 def _together(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the reports on phrases of several pieces. A phrase that one piece has judged isn't reported as missing in others."""
+    """Join the reports on phrases of several pieces. If a phrase was judged in one piece, it isn't reported as missing in the
+    other pieces.
+    """
     judged = [report for report in reports if report["heard"] or "ratio" in report]
     texts = {report["text"] for report in judged}
     missing = {report["text"]: report for report in reports if report["text"] not in texts}

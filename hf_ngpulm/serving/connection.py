@@ -1,4 +1,4 @@
-"""Serve one websocket client: pass its messages to the engine, and the engine's events back."""
+"""Serve one websocket client. The client's messages go to the engine, and the engine's events go to the client."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _REASON = 120  # bytes of a reason that fit in a close frame
 
 
 class Connection:
-    """Carries messages between a client and the engine; a subclass implements the protocol (`_read`, `_messages`).
+    """Carries messages between a client and the engine. A subclass implements the protocol (`_read`, `_messages`).
 
-    One task reads and another writes. The reader waits while too much of the client's audio is undecoded, so that the network
-    slows the client down. The writer sends only the latest partial. A client that doesn't read is cut off.
+    One task reads, and another task writes. While too much of the client's audio is undecoded, the reader waits, so that the
+    network slows the client down. The writer sends only the latest partial. If a client doesn't read, it is cut off.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Connection:
         self._stopping = self._ended = False
 
     async def run(self) -> tuple[int, str]:
-        """Serve until the client leaves or must be disconnected. Return the code and the reason for closing the websocket."""
+        """Serve until the client leaves or must be disconnected. Return the websocket's close code and the reason."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
         try:
@@ -81,12 +81,12 @@ class Connection:
             self.engine.end(self.session)
 
     def abort(self) -> None:
-        """Close the connection at once, without a message to the client."""
+        """Close the connection immediately, without a message to the client."""
         self._deliver({"type": "failed", "code": WSCloseCode.GOING_AWAY, "reason": ""})
         self._cut()
 
     async def _read(self) -> tuple[int, str]:
-        """Read messages until the client has left; return the code and the reason for closing the websocket."""
+        """Read messages until the client has left. Return the websocket's close code and the reason."""
         raise NotImplementedError
 
     def _messages(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
@@ -94,7 +94,7 @@ class Connection:
         raise NotImplementedError
 
     async def _push(self, session: Session, samples: np.ndarray) -> None:
-        """Pass audio to the engine; then wait until at most `Limits.buffered_seconds` of the client's audio is undecoded."""
+        """Pass audio to the engine. Then wait until at most `Limits.buffered_seconds` of the client's audio are undecoded."""
         if len(samples):
             self.engine.push(session, samples)
         while session.backlog > self.limits.buffered_seconds * self.engine.recognizer.sampling_rate and not self._is_gone():
@@ -102,8 +102,8 @@ class Connection:
             await self._room.wait()
 
     async def _receive(self, seconds: float) -> Any:
-        """Return the next message; None if the client has left or has violated the websocket protocol. Raises Problem if no
-        message comes within `seconds`.
+        """Return the next message. If the client has left, or has violated the websocket protocol, return None. Raises Problem
+        if no message comes within `seconds`.
         """
         try:
             async with timeout(seconds):
@@ -146,7 +146,7 @@ class Connection:
 
 
 async def close(ws: web.WebSocketResponse, transport: asyncio.Transport | None, code: int, reason: str, seconds: float) -> None:
-    """Close a websocket with a reason; cut off a client that doesn't answer within `seconds`."""
+    """Close a websocket with a reason. If the client doesn't answer within `seconds`, cut it off."""
     message = " ".join(reason.split()).encode(errors="replace")[:_REASON].decode(errors="ignore").encode()
     try:
         async with timeout(seconds):

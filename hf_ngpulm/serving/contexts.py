@@ -1,4 +1,4 @@
-"""Compile clients' phrases into contexts for streams, in a thread of its own, so that decoding doesn't wait."""
+"""Compile clients' phrases into contexts for streams. A separate thread compiles, so that decoding doesn't wait."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .problems import Problem
 class ContextMaker:
     """Makes contexts one at a time, in a fair order.
 
-    The key of a request is its cost plus the key of the request that was served last. The request with the lowest key is served
-    next (self-clocked fair queueing, Golestani 1994). So a short list doesn't wait for the long list of another client. A long
-    list waits only for other lists whose total cost is at most its own.
+    The order is self-clocked fair queueing (Golestani 1994). The key of a request is its cost plus the key of the request that
+    was served last. The request with the lowest key is served next. So a short list doesn't wait for the long list of another
+    client. A long list waits for other lists only up to its own cost.
 
     Args:
-        make: function that makes a context. Only this thread calls it. A request's settings are its keyword arguments.
+        make: function that makes a context. Only this thread calls it. A request's settings are the keyword arguments.
         read: function that reads a grammar from a client's text.
     """
 
@@ -47,19 +47,20 @@ class ContextMaker:
             self._asked.get()[-1].cancel()
 
     async def of(self, settings: dict[str, Any], cost: float) -> Any:
-        """Return the result of `make`, or raise its error. If the task is cancelled while it waits, `make` isn't called.
+        """Return the result of `make`, or raise its error. If the task is cancelled while the request waits, `make` isn't
+        called.
 
         Args:
             settings: the keyword arguments of `make`.
-            cost: an estimate of the time that `make` takes, in the same unit for all requests.
+            cost: an estimate of the time for `make`, in the same unit for all requests.
         """
         future: Future[Any] = Future()
         self._asked.put((self._turn + cost, next(self._numbers), settings, future))
         return await asyncio.wrap_future(future)
 
     async def compiled(self, settings: dict[str, Any], budget: PhraseBudget) -> dict[str, Any]:
-        """Return settings with compiled phrases and a compiled grammar, as soon as the client's budget allows it. A grammar
-        that is given as text is parsed first. Raises Problem if the phrases or the grammar are invalid.
+        """Compile the phrases and the grammar in a client's settings as soon as the client's budget allows it, and return the
+        settings. If the grammar is a text, it is parsed first. Raises Problem if the phrases or the grammar are invalid.
         """
         if isinstance(settings.get("grammar"), str):
             assert self.read is not None

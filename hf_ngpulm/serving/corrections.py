@@ -1,4 +1,4 @@
-"""Store the corrections that clients send, and boost phrases that are learned from them. Each access key has its own file."""
+"""Store clients' corrections, and learn phrases to boost from the corrections. Each access key has its own file."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _FILE = re.compile(r"^.*\.jsonl: ?")  # the file's name in a message about a log
 
 
 class Corrections:
-    """The request handlers for corrections.
+    """Handle requests about corrections.
 
     Args:
-        folder: the folder of the files, whose names are hashes of the clients' access keys.
-        access: the access rules, which contain the keys.
+        folder: the folder of the files. The files' names are hashes of the clients' access keys.
+        access: the access rules with the keys.
 
     Raises:
-        ValueError: the server has no keys, so corrections belong to nobody.
+        ValueError: the server has no keys, so it can't distinguish the clients' corrections.
     """
 
     def __init__(self, folder: str | Path, limits: Limits, access: Access) -> None:
@@ -57,7 +57,7 @@ class Corrections:
         return True
 
     async def show(self, request: web.Request) -> web.Response:
-        """List the client's corrections, and the phrases that they teach."""
+        """List the client's corrections, and the phrases that the corrections teach."""
         return await self._answered(request, lambda log: None)
 
     async def add(self, request: web.Request) -> web.Response:
@@ -88,7 +88,7 @@ class Corrections:
         return web.json_response(await self._in_turn(request, answer))
 
     async def _in_turn(self, request: web.Request, function: Callable[[CorrectionLog], Any]) -> Any:
-        """Call a function with the client's log, in the thread for corrections. Clients take turns."""
+        """Call a function with the client's log, in the thread for corrections. All clients get this thread in a fair order."""
         try:
             key = self.access.key(request).encode(errors="surrogateescape")
             name = hashlib.sha256(b"corrections of " + key).hexdigest()
@@ -109,7 +109,7 @@ class Corrections:
         return await self._maker.of({"function": function, "argument": argument}, cost=1.0)
 
     async def _pair(self, request: web.Request) -> tuple[str, str]:
-        """Return the texts "heard" and "meant" of a request. Raises Problem if the body has another form."""
+        """Return the texts "heard" and "meant" of a request. Raises Problem if the body isn't a JSON object with both texts."""
         data = b""
         try:
             async with timeout(self.limits.send_seconds):

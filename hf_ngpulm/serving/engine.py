@@ -32,19 +32,19 @@ _CLOSE = 0.01  # seconds; pieces of audio that arrive closer together count as o
 
 
 class Session:
-    """A client's stream, between its connection and the decoding thread.
+    """Hold a client's stream. The client's connection and the decoding thread share this object.
 
     Args:
         settings: arguments of `StreamingRecognizer.open`. The phrases are a result of `StreamingRecognizer.context`.
-        deliver: called with each event of the stream, a dictionary with a `type`. The types are `partial`, `final`, `room`
-            (audio has been decoded), and at the end `done`, or `failed` with `code` and `reason`.
+        deliver: called with each event of the stream. An event is a dictionary with a `type`: `partial`, `final`, `room` (audio
+            has been decoded), and at the end either `done`, or `failed` with `code` and `reason`.
         loop: the event loop that calls `deliver`.
-        endpoints: whether an utterance ends where the recogniser detects its end.
+        endpoints: whether the recogniser's endpoints end utterances.
         words: whether `final` events have words besides the text.
 
     Attributes:
-        backlog: number of samples that wait to be decoded.
-        work: seconds of decoding so far. The time of a step is divided equally between its streams.
+        backlog: number of undecoded samples.
+        work: seconds of decoding so far. The streams of a step share its time equally.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Session:
             self._arrivals.append((self._received, now))
 
     def lag(self, waiting: int) -> float:
-        """Return the seconds since the arrival of the last decoded sample. `waiting` samples after it aren't decoded yet."""
+        """Return the seconds since the arrival of the last decoded sample. `waiting`: number of samples that aren't decoded."""
         while self._arrivals and self._arrivals[0][0] < self._received - waiting:
             self._arrivals.popleft()
         return time.monotonic() - self._arrivals[0][1] if self._arrivals else 0.0
@@ -85,8 +85,8 @@ class Session:
         """Take the audio and the context that the client has sent since the last call.
 
         Returns:
-            The audio pieces, float32 `[N]` each; the new context in a tuple, None if there is none; and whether the audio has
-            ended.
+            The audio pieces, float32 `[N]` each, the new context in a tuple (None without a new context), and whether the audio
+            has ended.
         """
         news = self.pieces, self.context, self.ended
         self.pieces, self.context = [], None
@@ -94,26 +94,27 @@ class Session:
 
 
 class Engine:
-    """One recogniser for all clients, driven by one thread.
+    """Decode the audio of all clients with one recogniser, in one thread.
 
-    A step decodes the next chunk of every client that has one. While no whole chunk waits, the thread begins one step per tick,
-    so that chunks that arrive at about the same time share a batch. If a whole chunk waits, the next step begins at once.
+    If a client has a whole chunk of audio, a step decodes its next chunk. Chunks that arrive at about the same time share a
+    step, because the thread begins one step per tick. If a whole chunk waits after a step, the next step begins immediately.
     Another thread, `contexts`, compiles phrases.
 
     Args:
-        recognizer: the recogniser. Only the engine may use it from now on.
-        tick: seconds from the beginning of a step to the beginning of the next step, unless a whole chunk waits.
+        recognizer: the recogniser. From now on, only the engine may use it.
+        tick: seconds from the beginning of a step to the beginning of the next step. If a whole chunk waits, the next step
+            begins sooner.
         utterance_seconds: see `Limits`.
-        most, seconds: the most streams, and the most seconds of audio, in a step; see `StreamingRecognizer.step`.
-        work_seconds: seconds of decoding that a stream may take.
+        most, seconds: maximum number of streams, and maximum seconds of audio, in a step; see `StreamingRecognizer.step`.
+        work_seconds: maximum seconds of decoding for a stream.
         defaults: default settings of streams and contexts.
-        watch: called after each step with the number of streams, the duration of the step, and the lag of each stream. Both
-            times are in seconds.
+        watch: called after each step with the number of streams, the duration of the step, and the lag of each stream. The
+            duration and the lags are in seconds.
         read: see `ContextMaker`.
 
     Attributes:
         threads: the number of torch threads for a step; may be changed at any time.
-        sound: True unless the engine has failed to free a stream.
+        sound: False if the engine has failed to free a stream.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Engine:
             seconds: the longest time to wait for the current step; None waits until it ends.
 
         Returns:
-            Whether the decoding thread has ended. Otherwise it ends after its current step, or with the process.
+            Whether the decoding thread has ended. If not, the thread ends after its current step, or with the process.
         """
         with self._changed:
             self._stopping = True
@@ -172,7 +173,7 @@ class Engine:
             self._sessions.append(session)
 
     def leave(self, session: Session) -> None:
-        """Remove a session and free its stream, even if the stream hasn't ended."""
+        """Remove a session, and free its stream even if the stream hasn't ended."""
         with self._changing():
             if session in self._sessions:
                 self._sessions.remove(session)
@@ -185,12 +186,12 @@ class Engine:
             session.arrived(len(samples))
 
     def set_context(self, session: Session, context: Any) -> None:
-        """Replace the compiled context of a session, starting at the next step; None removes it."""
+        """Replace the compiled context of a session before the next step. None removes the context."""
         with self._changing():
             session.context = (context,)
 
     def end(self, session: Session) -> None:
-        """Mark the audio of a session as complete; the engine decodes the rest and delivers `done`."""
+        """Mark the audio of a session as complete. The engine decodes the remaining audio, and delivers `done`."""
         with self._changing():
             session.ended = True
 
@@ -232,8 +233,8 @@ class Engine:
             self._free(session)
 
     def _round(self, sessions: list[tuple[Session, Any]]) -> bool:
-        """Take the new audio of clients, and decode one step. Return whether more audio can be decoded. `sessions`: sessions,
-        each with the result of `taken`.
+        """Take the new audio of clients, and decode one step. Return whether more audio can be decoded. `sessions`: pairs of a
+        session and the result of its `taken`.
         """
         present = {id(session) for session, _ in sessions}
         for session in list(self._streams.values()):
@@ -277,7 +278,7 @@ class Engine:
             self.recognizer.end(session.sid)
 
     def _tell(self, sid: int, partial: Partial, seconds: float) -> float:
-        """Deliver the partial result of a stream; return the stream's lag in seconds. `seconds`: the stream's share of the
+        """Deliver the partial result of a stream. Return the stream's lag in seconds. `seconds`: the stream's share of the
         step's time.
         """
         session, recognizer = self._streams[sid], self.recognizer
@@ -345,7 +346,7 @@ class Engine:
                 self.sound = False
 
     def _forget(self, session: Session) -> None:
-        """Remove a session from the engine; its connection calls `leave` later."""
+        """Remove a session from the engine. The session's connection calls `leave` later."""
         if session.sid is not None:
             del self._streams[session.sid]
         with self._changed:

@@ -1,4 +1,4 @@
-"""Receive forms: text fields, and a recording that is written to a temporary file. The total size of these files is limited."""
+"""Receive forms with text fields and a recording. Recordings are stored in temporary files, and their total size is limited."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IDENTITY = ("", "identity", "binary", "8bit", "7bit")  # codings that leave the
 
 @dataclass
 class Form:
-    """A form that was received."""
+    """Hold a received form."""
 
     file: IO[bytes]  # the recording, positioned at its beginning
     texts: dict[str, list[str]] = field(default_factory=dict)  # all values of each field, by the field's name
@@ -41,11 +41,11 @@ class Forms:
 
     @asynccontextmanager
     async def received(self, request: web.Request) -> AsyncIterator[Form]:
-        """Receive a form; its file is deleted at the end of the `with` block.
+        """Receive a form. At the end of the `with` block, the form's file is deleted.
 
         Raises:
             Problem: the form is damaged, too large, or took too long to arrive.
-            Full: the files of all clients together reach `Limits.spool_bytes`.
+            Full: the files of all clients together exceed `Limits.spool_bytes`.
             ConnectionError: the client is gone.
         """
         limits = self.limits
@@ -135,8 +135,8 @@ def is_gone(request: web.Request) -> bool:
 
 
 def _check_coding(headers: Any, name: str, param: str | None = None) -> None:
-    """Raise Problem if a body is compressed, because a small one could expand to a huge one. `name`: the header that says so.
-    `param`: the form's field that the header belongs to.
+    """Raise Problem if a body is compressed, because a small body could expand to a huge body. `name`: the header that gives
+    the compression. `param`: the form's field to which the header belongs.
     """
     coding = headers.get(name, "").strip()
     if coding.lower() not in _IDENTITY:

@@ -1,4 +1,4 @@
-"""Limits of a server and its clients, and the counters that enforce them."""
+"""Define the limits of a server and its clients, and the counters that enforce the limits."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a server and of each of its clients.
+    """Hold the limits of a server and of each client.
 
     Args:
         clients: number of clients with live audio at the same time; further clients must try again later (close code 1013).
         clients_per_address: number of clients from one IPv4 address or one IPv6 /64 network. Clients on the server's own
-            machine have no such limit; for clients of a reverse proxy see `Access`.
+            machine have no such limit. For clients of a reverse proxy see `Access`.
         message_bytes: size of a message.
         phrases: number of phrases in a context.
         phrase_characters: length of a phrase.
         phrase_bytes: size of all phrases of a context, in UTF-8.
-        phrase_seconds: time in which a client may replace one full context (the largest allowed set of phrases). All clients of
-            an address together may replace `clients_per_address` full contexts in that time. The server waits before it takes
-            more phrases.
+        phrase_seconds: time in which a client may replace one full context (the largest allowed set of phrases). In the same
+            time, all clients of an address together may replace `clients_per_address` full contexts. The server waits before it
+            accepts more phrases.
         grammar_bytes: size of a client's own grammar, in UTF-8.
-        grammar_seconds: CPU time that compiling such a grammar may take.
+        grammar_seconds: CPU time to compile a client's grammar.
         grammar_parts: number of arcs and spellings of the compiled grammar.
         buffered_seconds: seconds of undecoded audio of a client, at least one chunk. The server waits before it reads more.
-        utterance_seconds: length of the longest utterance. A longer utterance is ended at this length.
+        utterance_seconds: length of an utterance. At this length, the server ends the utterance.
         hello_seconds: time until a client's first message, or a connection's first request.
         idle_seconds: time between two messages of a client.
         heartbeat_seconds: time between pings. A client that doesn't answer within half of this time is disconnected.
         send_seconds: time in which a client must read a message from the server.
-        close_seconds: time in which a client must answer a close frame. The client's place is free before that.
+        close_seconds: time in which a client must answer a close frame. The client's place is already free before the answer.
         unsent: number of events that may wait to be sent to a client.
         shutdown_seconds: time in which a stopping server decodes the audio that it has received.
-        uploads: number of recordings at the same time, including Wyoming's. At most `clients_per_address` of them may come from
-            one address. Further clients must try again later (HTTP status 503 or 429).
+        uploads: number of recordings at the same time, including recordings by Wyoming. At most `clients_per_address` of these
+            recordings may come from one address. Further clients must try again later (HTTP status 503 or 429).
         upload_bytes: size of a recording.
-        spool_bytes: size of all current recordings together. The client of a recording beyond it must try again later (HTTP
-            status 503).
-        upload_memory: size above which a recording is kept in a temporary file.
-        upload_seconds: time in which a recording must arrive. A recording is refused sooner if no byte arrives for
-            `send_seconds`.
+        spool_bytes: size of all current recordings together. If a recording exceeds this limit, its client must try again later
+            (HTTP status 503).
+        upload_memory: size above which a recording is stored in a temporary file.
+        upload_seconds: time in which a recording must arrive. If no byte arrives for `send_seconds`, a recording is refused
+            sooner.
         audio_seconds: length of a recording.
-        work_seconds: time that decoding a recording may take.
+        work_seconds: time to decode a recording.
         connections_per_address: number of HTTP connections of any kind; see `hf_ngpulm.serving.process.listen`.
         beams: the largest `num_beams` that clients may request.
-        corrections: number of corrections that are kept for an access key.
+        corrections: number of corrections that the server stores for an access key.
 
     Raises:
         ValueError: a limit isn't a positive number, or `spool_bytes` is less than `upload_bytes`.
@@ -108,7 +108,7 @@ class Full(Exception):
 class PhraseBudget:
     """Limits the number of phrases that are compiled for a client.
 
-    The budget is a token bucket. It holds one full context (the largest allowed set of phrases) and refills in
+    The budget is a token bucket. The bucket holds one full context (the largest allowed set of phrases), and refills within
     `Limits.phrase_seconds`.
 
     Args:
@@ -129,11 +129,13 @@ class PhraseBudget:
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
-        """Return the cost of `count` phrases of `size` bytes: their share of a full context, above 0."""
+        """Return the cost of `count` phrases with a total of `size` bytes: the share of a full context, above 0."""
         return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
 
     def take(self, cost: float) -> float:
-        """Take the `cost` of phrases from the bucket; return the seconds to wait for it, at most `Limits.phrase_seconds`."""
+        """Take the cost of phrases from the bucket. Return the seconds that the client must wait, at most
+        `Limits.phrase_seconds`.
+        """
         # The debt is limited. Otherwise a client that reconnects instead of waiting would lock out others of its address.
         self._left = max(self._now() - cost, -float(self.contexts))
         self._at = self._clock()
@@ -166,10 +168,10 @@ class Places:
             address: the client's address, a result of `counted_address`; None exempts the client from the limit per address.
 
         Yields:
-            The client's phrase budget, which also charges the budget of its address.
+            The client's phrase budget. It also charges the budget of the client's address.
 
         Raises:
-            Full: the server, or this address, has its maximum number of clients.
+            Full: the server, or this address, already has the maximum number of clients.
         """
         most, of_address = self.limits.clients_per_address, None
         if len(self) >= self.most:

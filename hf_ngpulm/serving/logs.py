@@ -1,4 +1,4 @@
-"""Write logs as lines of JSON. They never contain transcripts or keys."""
+"""Write logs as lines of JSON. The logs never contain transcripts or keys."""
 
 from __future__ import annotations
 

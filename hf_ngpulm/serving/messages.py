@@ -1,4 +1,4 @@
-"""Check the JSON, audio, phrases and weights that clients send. The server never uses any of them as a file name."""
+"""Check the JSON, audio, phrases and weights that clients send. The server never uses such data as a file name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOWEST_RATE, HIGHEST_RATE = 4_000, 192_000  # hertz
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Parse a message; return a dictionary with a `type`. Raises Problem if the text isn't a JSON object with a `type`."""
+    """Parse a message, and return a dictionary with a `type`. Raises Problem if the text isn't a JSON object with a `type`."""
     try:
         message = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -36,7 +36,7 @@ def samples(data: bytes) -> np.ndarray:
 
 
 def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tuple[str, float]]:
-    """Check a client's phrases against the limits; return them, each as a text or as a pair of text and weight.
+    """Check a client's phrases, and return the phrases. A phrase is a text, or a pair of text and weight.
 
     Args:
         param: name of the field that contains the phrases, for error messages.
@@ -56,7 +56,7 @@ def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tupl
 
 
 def with_learned(phrases: list[Any], learned: Iterable[str], limits: Limits) -> list[Any]:
-    """Return a client's phrases, followed by phrases from corrections, as many as the limits allow."""
+    """Return a client's phrases, then phrases from corrections. The limits restrict the number of phrases from corrections."""
     every, own = list(phrases), set(texts_of(phrases))
     left = limits.phrase_bytes - sum(len(text.encode()) for text in own)
     for text in learned:
@@ -86,8 +86,8 @@ def _phrase(phrase: Any, limits: Limits, param: str) -> str | tuple[str, float]:
 
 
 def checked_number(name: str, value: Any, least: float, most: float, param: str) -> float:
-    """Return a number as a float. Raises Problem if the value isn't a number from `least` to `most`. `name`: the number's
-    description, for the message. `param`: the client's field.
+    """Return a number as a float. Raises Problem if the value isn't a number from `least` to `most`. `name`: description of the
+    number, for the message. `param`: the client's field.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:  # this refuses NaN, too, and integers that no float can hold

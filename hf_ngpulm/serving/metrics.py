@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Processes that share a folder (PROMETHEUS_MULTIPROC_DIR) report their sums."""
+"""Measure the server for Prometheus. If processes share a folder (PROMETHEUS_MULTIPROC_DIR), they report common sums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTENT_TYPE = "text/plain"
 
 
 class Metrics:
-    """The metrics of one server.
+    """Hold the metrics of one server.
 
     Attributes:
         clients: number of connected clients by `kind`, "live" or "recording".

@@ -1,4 +1,4 @@
-"""The server's OpenAPI document: its routes, and the schema that validates requests."""
+"""Describe the server's routes, and the schema that validates requests, in an OpenAPI document."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def description(
     """Return the server's OpenAPI document.
 
     Args:
-        routes: the routes to describe, by the docstrings of their handlers.
+        routes: the routes to describe. The descriptions are the docstrings of the handlers.
         needs_key: whether requests need a key.
     """
     paths: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def description(
 
 
 def form(voices: Voices, limits: Limits) -> dict[str, Any]:
-    """Return the schema of a form with a recording. Names of list fields end in `[]`, as in OpenAI's clients."""
+    """Return the schema of a form with a recording. As in OpenAI's clients, the names of list fields end in `[]`."""
     fields = {name: dict(schema) for name, schema in FIELDS.items()}
     fields["model"]["examples"] = list(voices.models)
     fields["num_beams"]["anyOf"] = [{"type": "integer", "minimum": 1, "maximum": limits.beams}, {"const": "auto"}]

@@ -1,4 +1,4 @@
-"""Compile the grammars that clients send: first on trial in another process, then here. Results are cached."""
+"""Compile clients' grammars. Another process tries each grammar before this process compiles it. Results are cached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OwnGrammars:
     """Makes grammars from clients' texts, one at a time, in a fair order.
 
     Args:
-        recognizer: the recogniser, whose `context` compiles grammars.
+        recognizer: the recogniser. Its method `context` compiles grammars.
     """
 
     def __init__(self, recognizer: Any, limits: Limits) -> None:
@@ -42,7 +42,7 @@ class OwnGrammars:
         return True
 
     async def grammar(self, text: str, budget: PhraseBudget) -> Grammar:
-        """Return a client's grammar, as soon as its budget allows it. Raises Problem if the grammar is invalid or too large."""
+        """Make a client's grammar when the client's budget allows it. Raises Problem if the grammar is invalid or too large."""
         key = _key(text)
         grammar, _ = self._kept.get(key, (None, 0))
         if grammar is not None:
@@ -61,8 +61,8 @@ class OwnGrammars:
         return grammar
 
     def _made(self, text: str) -> tuple[Grammar | str, float]:
-        """Return a grammar or the error message. Also return the seconds of its trial: 0 if it is cached, the limit if it is
-        invalid.
+        """Return a grammar, or an error message. Also return the seconds of the grammar's trial. They are 0 for a cached
+        grammar, and the limit for an invalid grammar.
         """
         key, seconds = _key(text), 0.0
         if key not in self._kept:

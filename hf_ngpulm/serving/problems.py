@@ -13,7 +13,7 @@ RETRY_SECONDS = 1
 
 
 class Problem(Exception):
-    """A request can't be served.
+    """Report that a request can't be served.
 
     Args:
         message: the message for the client.
@@ -39,7 +39,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Convert an error to a problem. The message of an unexpected error is left out, because it may contain private data."""
+    """Convert an error to a problem. Unexpected errors get a general message, because error messages may have private data."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Full):

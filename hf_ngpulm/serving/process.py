@@ -1,4 +1,4 @@
-"""Run the server until it is stopped, in one process or in several processes that share an address."""
+"""Run the server until a signal stops it, in one process or in several processes that share an address."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ async def listen(
     access: Access | None = None,
     stopping: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Serve until SIGTERM or SIGINT; then decode the audio that clients have sent.
+    """Serve until SIGTERM or SIGINT. Then decode the remaining audio from clients.
 
     Args:
         app: the application, from `make_app`.
         tell: called with the address, `host:port`, once the server listens.
         tls: the certificate, from `certificate`; None serves plain HTTP.
         reuse_port: whether other processes listen at the same address, too.
-        access: the access rules. Their proxies may open any number of connections.
+        access: the access rules. The proxies in these rules may open any number of connections.
         stopping: called when the server begins to stop.
 
     Returns:
-        Whether a thread is still decoding. If so, a normal exit may crash, because it unloads torch while the thread runs.
+        Whether a thread is still decoding. Then a normal exit may crash, because it unloads torch while the thread runs.
     """
     logger = logging.getLogger(f"{__name__}.http")
     logger.addFilter(_is_ours)
@@ -90,7 +90,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class _Guarded:
-    """Makes the protocol of each connection. A connection is cut off if it sends no request or exceeds its address's limit."""
+    """Makes the protocol of each connection. Connections without a request, or above an address's limit, are cut off."""
 
     def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, access: Access) -> None:
         self.server, self.requested, self.limits, self.access = server, requested, limits, access
@@ -124,8 +124,8 @@ def _remote(protocol: Any) -> str | None:
 
 
 def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return the TLS context of a certificate and its key, both PEM files; None without a certificate. Raises ValueError if
-    there is a key but no certificate, or the files don't hold a certificate and its key.
+    """Return the TLS context of a certificate and its key; None without a certificate. Both arguments are PEM files. Raises
+    ValueError if there is a key but no certificate, or the files don't contain a certificate and its key.
     """
     if cert is None:
         if key is not None:
@@ -140,15 +140,15 @@ def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
 
 
 def run_workers(count: int, work: Callable[..., None], options: dict[str, Any], host: str, port: int) -> int:
-    """Run several processes that share an address, until SIGTERM or SIGINT, or until one fails.
+    """Run several processes that share an address, until SIGTERM or SIGINT, or until a process ends.
 
     Args:
         count: number of processes.
-        work: called in each process with the arguments in `options`, with `port`, and with the process's `number`, from 0 on.
-        port: the port to share; 0 lets the system choose one.
+        work: called in each process with the arguments in `options`, with `port`, and with the process's `number` (from 0).
+        port: the port to share; for 0, the system chooses a port.
 
     Returns:
-        The exit status: 0 if a signal stopped the processes and none failed, else 1.
+        The exit status. It is 0 if a signal stopped the processes and no process failed, otherwise 1.
 
     Raises:
         ValueError: the system lets only one process listen at an address.

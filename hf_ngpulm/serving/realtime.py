@@ -1,9 +1,9 @@
-"""Speak OpenAI's realtime transcription: `/v1/realtime?intent=transcription`, a websocket with OpenAI's events.
+"""Serve OpenAI's realtime transcription: `/v1/realtime?intent=transcription`, a websocket with OpenAI's events.
 
 Each item of a conversation is an utterance. An item ends where the client commits audio. If turn detection is on, an item also
 ends where the recogniser detects the end of an utterance. Deltas contain words that can no longer change. The server extends
-OpenAI's protocol with phrases, language models and weights in `transcription`, words with times in `completed`, and, on
-request, `partial` events.
+OpenAI's protocol. `transcription` may have phrases, language models and weights, `completed` has words with times, and clients
+can request `partial` events.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class Realtime(Connection):
         self._heard = 0  # samples of this stream, at the client's rate
         self._before = 0.0  # seconds of audio before this stream
         self._resample: Resampler | None = None
-        # Positions in the stream, in seconds: the end of the silence that begins this item; the end of the decoded audio.
+        # Positions in the stream, in seconds: the end of the silence at the item's beginning, and the end of the decoded audio.
         self._quiet = self._decoded = 0.0
-        # Only the writer uses the following. Times are in seconds: the start of the stream in the session; the end of the
-        # decoded audio in the stream; the start of the item in the stream.
+        # Only the writer uses the following attributes. Three of them are times in seconds: the start of the stream in the
+        # session, the end of the decoded audio in the stream, and the start of the item in the stream.
         self._events = 0
         self._previous: str | None = None
         self._stream_begins = self._until = self._begin = 0.0
@@ -221,7 +221,7 @@ class Realtime(Connection):
         return self._resample
 
     def _forget(self) -> None:
-        """Leave the stream; the next audio opens a new stream."""
+        """Leave the stream. The next audio opens a new stream."""
         if self.session is not None:
             self.engine.leave(self.session)
         self._before += self._heard / self._config.rate
@@ -231,7 +231,7 @@ class Realtime(Connection):
         self._deliver({"type": "begin", "before": self._before})
 
     def _take(self, generation: int, event: Event) -> None:
-        """Deliver an event of the current stream; drop an event of an earlier stream. `generation`: number of the event's
+        """Deliver an event of the current stream. Events of earlier streams are dropped. `generation`: number of the event's
         stream.
         """
         if generation != self._generation:
@@ -317,9 +317,7 @@ class Realtime(Connection):
             yield {"type": f"conversation.item.{kind}", "item": item, **previous}
 
     def _meaning(self, event: Event) -> Event:
-        """Return those entries of a final event that are about a grammar or phrases. Times become seconds since the session
-        began.
-        """
+        """Return an event's entries about a grammar or phrases. Times are converted to seconds since the session began."""
         meant = {name: event[name] for name in MEANING if name in event}
         for timed in (*meant.get("slots", ()), *meant.get("phrases", ())):
             timed.update({name: round(self._stream_begins + timed[name], 3) for name in ("start", "end") if name in timed})
@@ -350,7 +348,7 @@ class Realtime(Connection):
 
 
 def _input(session: Any) -> Event:
-    """Check a session; return its `audio.input`. Raises Problem if the session has an unknown field or an unsupported value."""
+    """Check a session, and return its `audio.input`. Raises Problem if a field is unknown, or a value isn't supported."""
     _only(session, ("type", "audio", "include"), "session")
     if session.get("type", "transcription") != "transcription":
         raise Problem("session.type should be transcription", "session.type")
@@ -364,12 +362,12 @@ def _input(session: Any) -> Event:
 
 
 def _same_look(one: Event, other: Event) -> bool:
-    """Return whether the settings of two streams are equal apart from the phrases."""
+    """Return whether two streams have equal settings. The phrases may differ."""
     return {**one, "phrases": None} == {**other, "phrases": None}
 
 
 def _format(form: Any) -> tuple[str, int]:
-    """Return the encoding of audio and its sampling rate in hertz. Raises Problem if the server doesn't support this format."""
+    """Return the encoding and the sampling rate (in hertz) of audio. Raises Problem if the format isn't supported."""
     _only(form, ("type", "rate"), "format")
     kind = form.get("type")
     if kind in (PCMU, PCMA) and form.get("rate", 8000) == 8000:
@@ -390,8 +388,8 @@ def _detects(turns: Any) -> bool:
 
 
 def _only(fields: Any, names: Iterable[str], where: str) -> None:
-    """Raise Problem if `fields` isn't a JSON object, or has a field that isn't among `names`. `where`: the object's place, for
-    messages.
+    """Raise Problem if `fields` isn't a JSON object, or has a field with another name. `names`: the permitted names. `where`:
+    the object's place, for messages.
     """
     if not isinstance(fields, dict):
         raise Problem(f"{where} should be an object", where)

@@ -1,4 +1,4 @@
-"""Transcribe whole recordings of any length, many at once, in batches."""
+"""Transcribe whole recordings of any length. Many recordings share a batch."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Lane: TypeAlias = tuple["int | None", int]  # a beam width, and the number of th
 
 
 class Failure(Exception):
-    """A recording can't be transcribed. The message is for the client.
+    """Report that a recording can't be transcribed. The message is for the client.
 
     Args:
-        code: a websocket close code; 1008 if the recording is the cause.
+        code: a websocket close code. It is 1008 if the recording is the cause.
     """
 
     def __init__(self, message: str, code: int = 1008) -> None:
@@ -50,10 +50,10 @@ class Failure(Exception):
 class RecordingEngines:
     """Transcribes recordings. Each recording is a stream of an engine. Chunks are long, so most recordings have a single chunk.
 
-    A step decodes one chunk of each of up to `BATCH` recordings, so no client waits for the whole recording of another. Each
-    beam width has its own engines, for a few beam widths at a time. On the CPU, a beam width has several engines, and the busy
-    engines share torch's threads. Two parallel batches take less time than two successive batches with twice the threads,
-    because threads wait for each other between a model's many small operations.
+    A step decodes a chunk of several recordings (at most `BATCH`), so no client waits for the whole recording of another
+    client. Each beam width has its own engines, for a few beam widths at a time. On the CPU, a beam width has several engines,
+    and the busy engines share torch's threads. Two parallel batches take less time than two successive batches with twice the
+    threads, because threads wait for each other between a model's many small operations.
 
     Args:
         recognizer: the recogniser with the model and the search.
@@ -93,7 +93,7 @@ class RecordingEngines:
         """Lend an engine to the `with` block.
 
         Args:
-            num_beams: the beam width; None for the server's.
+            num_beams: the beam width; None for the server's beam width.
 
         Raises:
             ValueError: the search doesn't support this beam width.
@@ -116,7 +116,7 @@ class RecordingEngines:
                 await asyncio.to_thread(engine.stop)
 
     def _dropped(self) -> list[Engine]:
-        """Remove and return the idle engines, except those of the `MOST_SEARCHES` beam widths that were used last."""
+        """Keep busy engines, and idle engines of the latest beam widths, up to `MOST_SEARCHES`. Remove and return the rest."""
         lately = dict.fromkeys(beams for beams, _ in reversed(list(self._engines)))
         used = {beams for (beams, _), users in self._users.items() if users}
         idle = [beams for beams in lately if beams not in used]
@@ -145,8 +145,8 @@ class RecordingEngines:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread. Even a cancelled caller waits until the function ends, so that the file it reads stays
-    open.
+    """Call a function in another thread. If the caller is cancelled, it still waits until the function ends, so that the
+    function's file stays open.
     """
     future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
@@ -161,7 +161,7 @@ class Take:
 
     Args:
         settings: arguments of `StreamingRecognizer.open`.
-        check: called from time to time; raises an error to stop decoding.
+        check: called from time to time. It stops the decoding by an error.
         words: whether final events have words besides the text.
 
     Attributes:
@@ -187,17 +187,17 @@ class Take:
     async def events(
         self, pieces: Iterable[np.ndarray], turns: contextlib.AbstractAsyncContextManager[Any] | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """Read the recording; yield its partial events and its final event.
+        """Read the recording. Yield partial events and the final event.
 
         Args:
             pieces: audio, each piece float32 `[N]` at the recogniser's rate.
-            turns: a context manager that is entered for each read; another thread does the read. None reads in this thread,
-                because a change of thread costs as much as reading a few seconds of uncompressed samples.
+            turns: a context manager that is entered for each read. Then another thread reads. If None, this thread reads. A
+                change of thread takes as long as reading a few seconds of uncompressed samples.
 
         Raises:
-            Failure: the recording is too long, or decoding it failed.
-            ValueError: raised by `pieces`.
-            Exception: any error that `check` raises.
+            Failure: the recording is too long, or its decoding failed.
+            ValueError: `pieces` raised it.
+            Exception: any error of `check`.
         """
         reading: Iterator[np.ndarray] = iter(pieces)
         is_more = True

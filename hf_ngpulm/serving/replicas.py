@@ -1,7 +1,8 @@
-"""Serve on a Ray cluster: replicas of the server behind Ray Serve's address.
+"""Serve on a Ray cluster with replicas of the server behind Ray Serve's address.
 
 A replica is a process that runs the server's application at a local port. Ray Serve's proxies choose a replica for each request
-or websocket, and the replica forwards it to that port. So a stream stays with its replica, and the paths are the server's.
+or websocket, and the replica forwards the request to the local port. So a stream stays at its replica, and the paths are the
+same as without Ray.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .limits import Limits
 from .process import KEEP_ALIVE
 
 log = logging.getLogger(__name__)
-# Headers that aren't forwarded: those of a single connection, and those of a websocket's handshake, which is repeated.
+# Headers that aren't forwarded. They apply to a single connection, or to a websocket's handshake, which the replica repeats.
 _OF_CONNECTION = {
     b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
     b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions", b"sec-websocket-protocol",
@@ -42,18 +43,18 @@ def deployment(
     """Return an application for `ray.serve.run`.
 
     Args:
-        make: function that makes the server's application in each replica, with `make_app`. It is pickled and sent to the
-            machines, so it should load the models itself.
-        replicas: number of replicas, or a pair of the fewest and the most. Between these, Ray adds replicas if more than three
-            quarters of `streams` are in use on average, and removes idle ones.
-        streams: live clients and recordings that a replica serves at the same time; at most `Limits.clients` of its
-            application.
-        num_gpus, num_cpus: GPUs (or a share of one) and CPU cores that each replica reserves.
+        make: function that makes the server's application in each replica, with `make_app`. The function is pickled and sent to
+            the machines, so it should load the models itself.
+        replicas: number of replicas, or a pair of the minimum and the maximum. If more than three quarters of `streams` are in
+            use on average, Ray adds replicas up to the maximum. It removes idle replicas down to the minimum.
+        streams: maximum number of live clients and recordings of a replica at the same time. It should be at most the
+            `Limits.clients` of the application.
+        num_gpus, num_cpus: GPUs (or a share of a GPU) and CPU cores that each replica reserves.
         name: the deployment's name.
 
     Raises:
         ImportError: Ray Serve isn't installed.
-        ValueError: `replicas` is a pair whose first number is 0 or above the second.
+        ValueError: `replicas` is a pair, and the first number is 0 or above the second number.
     """
     with needed("cluster", "deployments"):
         from ray import serve
@@ -76,13 +77,13 @@ def deployment(
 
 
 def serve_replicas(deployed: Any, host: str, port: int, tell: Callable[[], Any]) -> None:
-    """Serve a `deployment` at an address of the cluster's machines until SIGTERM or SIGINT. Ray must have been started.
+    """Serve a `deployment` at an address of the cluster's machines until SIGTERM or SIGINT. Ray must already run.
 
     Args:
-        tell: called once replicas answer.
+        tell: called as soon as replicas answer.
 
     Raises:
-        ValueError: Ray Serve runs on the cluster already; or the replicas can't start, for example because the model can't be
+        ValueError: Ray Serve already runs on the cluster, or the replicas can't start, for example because the model can't be
             loaded.
     """
     from ray import serve
@@ -107,7 +108,7 @@ def serve_replicas(deployed: Any, host: str, port: int, tell: Callable[[], Any])
 
 
 class OfThisProcess:
-    """An ASGI application that forwards requests to this process's server. It is a class because Ray Serve calls functions."""
+    """An ASGI application that forwards requests to this process's server. It isn't a function, because Ray calls functions."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert _replica is not None
@@ -115,7 +116,7 @@ class OfThisProcess:
 
 
 class Replica:
-    """Runs the application that `make` makes, in a thread of its own, until the process ends."""
+    """Runs the application from `make` in a separate thread until the process ends."""
 
     def __init__(self, make: Callable[[], web.Application]) -> None:
         global _replica
@@ -131,7 +132,7 @@ class Replica:
         return f"http://127.0.0.1:{self.runner.addresses[0][1]}"
 
     async def check_health(self) -> None:
-        """Raise an error if the server doesn't work; Ray Serve then replaces the replica."""
+        """Raise an error if the server doesn't work. Then Ray Serve replaces the replica."""
         async with self.bridge.session().get(self.bridge.url + "/health") as response:
             response.raise_for_status()
 
@@ -149,7 +150,7 @@ class Bridge:
         self._session: ClientSession | None = None
 
     def session(self) -> ClientSession:
-        """Return the client session for connections to the server. It belongs to the running event loop."""
+        """Return the HTTP client session for connections to the server. The session belongs to the running event loop."""
         if self._session is None:
             unlimited = ClientTimeout(total=None)  # the server has limits of its own
             # Each stream has a connection. With aiohttp's limit of 100, streams and health checks would wait for others to end.
@@ -232,8 +233,8 @@ class Bridge:
 
 
 def _target(scope: Any) -> str:
-    """Return the path and query of a request as the client wrote them. A missing slash is added in front, because "@host" after
-    the server's address would name another server.
+    """Return the path and query of a request unchanged. If the path doesn't begin with a slash, a slash is added, because
+    "@host" after the server's address would name another server.
     """
     path = scope.get("raw_path") or scope["path"].encode()
     path = path if path.startswith(b"/") else b"/" + path
@@ -242,7 +243,7 @@ def _target(scope: Any) -> str:
 
 
 def _headers(scope: Any) -> list[tuple[str, str]]:
-    """Return the headers of a request, with the client's address as the last in `X-Forwarded-For`."""
+    """Return the headers of a request. The last address in `X-Forwarded-For` is the client's address."""
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     dropped = set(_OF_CONNECTION)
     if any(name.lower() == b"transfer-encoding" for name, _ in scope["headers"]):

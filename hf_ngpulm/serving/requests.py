@@ -1,4 +1,4 @@
-"""Check the fields of a form or a session: settings of a stream, and the response format. The fields have OpenAI's names."""
+"""Check the fields of a form or a session. The fields set a stream and the response format, and have OpenAI's names."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ _LISTS = ("prompt", "hotwords", "keywords")
 
 @dataclass(frozen=True)
 class Voices:
-    """The models and language models that clients may request.
+    """Hold the models and language models that clients may request.
 
     Args:
         models: names of the model; the first is the primary name.
         lms: language models by name; the first is the default.
         languages: the model's languages, for Wyoming clients.
-        aliases: further names of the model, which `/v1/models` doesn't list. The default is the names of OpenAI's models, for
-            programs that were written for OpenAI.
-        grammars: grammars by name. Wyoming clients use the first.
-        thresholds: this model's thresholds for `false_alarms_per_hour`, as for `StreamingRecognizer.open`.
+        aliases: further names of the model. `/v1/models` doesn't list these names. The default is the names of OpenAI's models,
+            for programs that were written for OpenAI.
+        grammars: grammars by name. Wyoming clients use the first grammar.
+        thresholds: this model's thresholds for `false_alarms_per_hour`, see `StreamingRecognizer.open`.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
@@ -110,12 +110,12 @@ class Voices:
         recognizer: StreamingRecognizer | AttentionRecognizer,
         learned: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Return arguments of `StreamingRecognizer.open`; the phrases aren't compiled yet.
+        """Return arguments of `StreamingRecognizer.open`. The phrases aren't compiled yet.
 
         Args:
             given: fields by name; only the fields of `OF_SEARCH` are used.
-            recognizer: the recogniser, for whose model an LM may remember a tuned weight.
-            learned: phrases from corrections. As many are added as the limits allow.
+            recognizer: the recogniser. An LM may remember a tuned weight for its model.
+            learned: phrases from corrections. The limits restrict how many are added.
 
         Raises:
             Problem: a value is invalid.
@@ -157,8 +157,8 @@ class Voices:
         return settings
 
     def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
-        """Return the grammar that a client requests, by its name or as a list of sentences. If the client sends a grammar's
-        text instead, return the text, which is parsed later. `given`: the value of the client's field.
+        """Return the grammar that a client requests by a name or a list of sentences. If the client sends a grammar's text,
+        return this text, because it is parsed later. `given`: the value of the client's field.
         """
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
@@ -216,7 +216,7 @@ def wanted(
     task: str = TRANSCRIBE,
     learned: Sequence[str] = (),
 ) -> Wanted:
-    """Check the fields of a form; return the settings and the response format.
+    """Check the fields of a form. Return the settings and the response format.
 
     Args:
         form: all values of each field.
@@ -271,8 +271,8 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
     """Return the settings that only attention models have: language, translation task and times.
 
     Raises:
-        Problem: the model doesn't support the language or word times, or needs a language to translate; or word times are
-            requested together with a grammar.
+        Problem: the model doesn't support the language or word times, the model needs a language to translate, or word times
+            are requested together with a grammar or a second look at phrases.
     """
     settings: dict[str, Any] = {}
     if wanted.language and recognizer.languages:
@@ -301,9 +301,7 @@ def _auto_beams(recognizer: Any) -> int:
 
 
 def _phrases(given: Any, name: str) -> list[Any]:
-    """Return the phrases in the field `name`. A text is parsed as a JSON list, or else split at commas, semicolons and line
-    ends.
-    """
+    """Return the phrases in the field `name`. If a text isn't a JSON list, it is split at commas, semicolons and line ends."""
     if given is None or isinstance(given, list):
         return given or []
     if not isinstance(given, str):
@@ -320,7 +318,7 @@ def _phrases(given: Any, name: str) -> list[Any]:
 
 
 def _number(name: str, value: Any) -> float:
-    """Return the value of the field `name` as a float. Raises Problem if it isn't a number within the field's bounds."""
+    """Return the value of the field `name` as a float. Raises Problem if the value isn't a number within the field's bounds."""
     if isinstance(value, str):
         try:
             value = float(value)

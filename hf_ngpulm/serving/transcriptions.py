@@ -1,4 +1,4 @@
-"""Handle OpenAI's `POST /v1/audio/transcriptions` and `translations`: a form with a recording comes in, its text goes out."""
+"""Handle OpenAI's `POST /v1/audio/transcriptions` and `translations`. A request is a form with a recording."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _PLAIN = 512 * 1024  # bytes: a WAV file up to this size (16 s of speech) is rea
 
 
 class Transcriptions:
-    """The request handlers for recordings.
+    """Handle requests about recordings.
 
     Args:
         places: the places of current recordings.
-        address: function that returns the address to which a request is counted.
+        address: function that returns the client's address of a request, for limits per address.
         count: function that is called for each recording with its length and its processing time, both in seconds.
-        corrections: the clients' corrections, whose phrases are boosted; None if the server keeps none.
+        corrections: the clients' corrections. Phrases from corrections are boosted. None if the server stores no corrections.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Transcriptions:
         self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
-        """Refuse new recordings, and finish current ones within `seconds`. Cancel the rest, and inform their clients."""
+        """Refuse new recordings. Finish current recordings within `seconds`. Cancel the others, and inform their clients."""
         self.closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
@@ -89,7 +89,7 @@ class Transcriptions:
         return await self._within(self._transcribed(request, TRANSLATE))
 
     async def _within(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
-        """Await work that `close` may cancel. Raises Full if it is cancelled, or the server has closed."""
+        """Await work that `close` may cancel. Raises Full if `close` was called before or cancels the work."""
         if self.closed:
             work.close()
             raise Full(SHUTTING_DOWN)
@@ -141,7 +141,7 @@ class Transcriptions:
             raise ConnectionResetError("the client is gone")
 
     def _read(self, form: Form, rate: int, request: web.Request) -> tuple[Any, Any]:
-        """Return the `pieces` and the `turns` of a recording for `Take.events`."""
+        """Return the arguments of `Take.events` for a recording: `pieces` and `turns`."""
         file, is_short = form.file, form.size <= _PLAIN
         plain, packed = is_short and Wave.opened(file) is not None, container_of(head_of(file)) is not None
         pieces = file_pieces(file, rate, PIECE_SECONDS, name=form.name, give_up=lambda: self._is_cut or is_gone(request))
@@ -150,8 +150,8 @@ class Transcriptions:
     async def _streamed(
         self, request: web.Request, events: Any, warned: dict[str, Any], has_grammar: bool
     ) -> web.StreamResponse:
-        """Send words as they become final, as server-sent events. `events`: of `Take.events`. `warned`: the result of
-        `warnings`.
+        """Send words by server-sent events as soon as the words are final. `events`: the result of `Take.events`. `warned`: the
+        result of `warnings`.
         """
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 

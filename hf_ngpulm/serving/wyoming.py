@@ -1,7 +1,7 @@
-"""Speak Wyoming, Home Assistant's protocol: JSON lines and audio on a plain TCP connection.
+"""Serve Wyoming, Home Assistant's protocol: JSON lines and audio on a plain TCP connection.
 
-The package `wyoming` defines the events. This module has its own reader, because the package's reader doesn't limit the lengths
-that a client announces.
+The package `wyoming` defines the events. This module has its own reader, because the package's reader accepts events of any
+length.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Wyoming:
         reuse_port: whether other processes listen at the same address, too.
 
     Attributes:
-        at: the address, set once the server listens. If the port was 0, it has the port that the system chose.
+        at: the address; empty until the server listens. If the port was 0, the address has the port that the system chose.
 
     Raises:
-        ValueError: `uri` isn't `tcp://HOST:PORT`, or its port is 0 although other processes share it.
+        ValueError: `uri` isn't `tcp://HOST:PORT`, or its port is 0 although other processes share the port.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Wyoming:
         self.at = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def stop(self, seconds: float) -> None:
-        """Refuse new clients; disconnect the current clients after at most `seconds`."""
+        """Refuse new clients, and disconnect the current clients after at most `seconds`."""
         if self._server is not None:
             self._server.close()
         if self._tasks:
@@ -104,7 +104,7 @@ def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
     """Return the host and the port of `tcp://HOST:PORT`.
 
     Raises:
-        ValueError: `uri` isn't `tcp://HOST:PORT`; or its port is 0 and several processes share it (`is_shared`).
+        ValueError: `uri` isn't `tcp://HOST:PORT`, or its port is 0 although several processes share the port (`is_shared`).
     """
     try:
         parts = urlsplit(uri)
@@ -119,7 +119,7 @@ def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
 
 
 class _Client:
-    """Serves one connection, on which any number of recordings may follow each other."""
+    """Serves one connection. A connection may have any number of recordings, one after the other."""
 
     def __init__(
         self, server: Wyoming, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: PhraseBudget
@@ -145,8 +145,8 @@ class _Client:
                 await self._send(await self._recognized(event.data))
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
-        """Read audio until it ends; return the transcript as an event. `asked`: the data of the client's `transcribe` event, if
-        there was one. `event`: the first event of the audio.
+        """Read audio until it ends. Return the transcript as an event. `asked`: the data of the client's `transcribe` event;
+        empty without such an event. `event`: the first event of the audio.
         """
         voices, recordings = self.server.voices, self.server.recordings
         voices.check_model(asked.get("name"))
@@ -179,8 +179,8 @@ class _Client:
         return Transcript(text=" ".join(finals)).event()
 
     async def _recognized(self, asked: dict[str, Any]) -> Event:
-        """Return the meaning of `asked["text"]` as an event, by the first grammar that has an intent for the text. `asked`: the
-        data of the client's event.
+        """Return the meaning of the text `asked["text"]` as an event. The first grammar with an intent for the text defines the
+        meaning. `asked`: the data of the client's event.
         """
         text, context = asked.get("text"), asked.get("context")
         if not isinstance(text, str):
@@ -200,7 +200,7 @@ class _Client:
             raise ConnectionResetError("the client is gone")
 
     async def _read(self, seconds: float) -> Event | None:
-        """Return the next event; None at the connection's end. Raises Problem if the data isn't an event, or is too long."""
+        """Return the next event; None at the connection's end. Raises Problem if the data aren't an event, or are too long."""
         async with timeout(seconds):
             try:
                 line = await self.reader.readline()
@@ -257,7 +257,9 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _entity(value: Any, said: str) -> Any:
-    """Return a slot's value for Home Assistant, or the words `said`. Grammars store lists and mappings as JSON."""
+    """Return a slot's value for Home Assistant. Grammars store lists and mappings as JSON. `said`: the words of the slot, used
+    if there is no value.
+    """
     if value is None:
         return said
     try:
@@ -274,7 +276,7 @@ def _length(head: dict[str, Any], name: str, most: int) -> int:
 
 
 def _format(chunk: Event) -> tuple[int, int]:
-    """Return the sampling rate in hertz and the number of channels of a piece of audio. Raises Problem if the format isn't
+    """Return the sampling rate (in hertz) and the number of channels of a piece of audio. Raises Problem if the format isn't
     supported, or the audio ends within a sample.
     """
     values = [chunk.data.get(name) for name in ("rate", "width", "channels")]

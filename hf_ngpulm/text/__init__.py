@@ -1,4 +1,4 @@
-"""Read, clean and encode text for language models, and check that its style fits the recogniser."""
+"""Read, clean and encode text for language models, and compare the style of the text with the recogniser's style."""
 
 from .encoding import encode_texts
 from .normalisation import normaliser

@@ -1,4 +1,4 @@
-"""Rewrite texts in a recogniser's style: the case, punctuation and numbers of its transcripts or tokenizer."""
+"""Rewrite texts with a recogniser's case, punctuation and numbers. Transcripts or the tokenizer show this style."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: s
     """Return the style of a recogniser.
 
     Args:
-        recogniser: the recogniser's tokenizer or processor, or a repo or folder with one; or the recogniser's transcripts: a
-            list, or a file with one transcript per line.
-        outputs: some of the recogniser's transcripts, which show more of its style than the tokenizer.
-        language: the language of the texts; by default "en" for English-only Whisper models. Numbers are rewritten in English
-            only.
+        recogniser: the recogniser's tokenizer or processor, a repo or folder with a tokenizer, or the recogniser's transcripts
+            (a list, or a file with one transcript per line).
+        outputs: some of the recogniser's transcripts. Transcripts show more of the style than a tokenizer.
+        language: the language of the texts; by default "en" for English-only Whisper models. Only English numbers are
+            rewritten.
 
     Raises:
         ValueError: the arguments don't show the style, there are no transcripts, or transcripts are passed twice.
@@ -127,7 +127,7 @@ class Adapter:
 
     Args:
         habits: the recogniser's style.
-        sample: some of the texts. If they are all in capitals and the recogniser writes both cases, texts are lowercased first.
+        sample: some of the texts. If the sample is in capitals, but the recogniser writes both cases, texts are lowercased.
     """
 
     def __init__(self, habits: Habits, sample: Iterable[str] = ()) -> None:
@@ -172,13 +172,13 @@ class Adapter:
         return text
 
     def anew(self) -> Adapter:
-        """Return an adapter that makes the same changes, and has counted none."""
+        """Return an adapter that makes the same changes. Its counts are zero."""
         new = copy(self)
         new.texts, new.changes = 0, {}
         return new
 
     def add(self, other: Adapter) -> None:
-        """Add the counts of another adapter, which has rewritten the following texts."""
+        """Add the counts of another adapter. The other adapter rewrote the texts that follow this adapter's texts."""
         self.texts += other.texts
         for name, (count, before, after) in other.changes.items():
             already, *first = self.changes.get(name, (0, before, after))
@@ -192,7 +192,7 @@ class Adapter:
         ]
 
     def notices(self) -> list[str]:
-        """Return a line for each kind of text that was left unchanged, with the remedy."""
+        """Return messages about numbers that stay unchanged because the language isn't English or isn't known."""
         least = self.habits.digits_from
         if self.habits.language == "en" or least is None or (least == inf and not self.has_digits):
             return []
@@ -231,7 +231,7 @@ def _without_hyphens(text: str) -> str:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Return a mapping for words that usually have capitals inside sentences, from lowercase to the most frequent form."""
+    """Find words that usually have capitals inside sentences. Return a mapping from their lowercase to their usual form."""
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):
@@ -247,7 +247,9 @@ def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
-    """Return a mapping from the first word of texts to their most frequent end mark, without words whose mark is `usual`."""
+    """Return a mapping from the first word of texts to the most frequent end mark of these texts. Words are left out if this
+    mark is the usual mark.
+    """
     marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         first = WORD.search(text)
@@ -260,8 +262,8 @@ def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
 def _digits_from(transcripts: Iterable[str]) -> float | None:
     """Return the smallest number that is written in digits; None if the transcripts contain no numbers.
 
-    The transcripts may be inconsistent. The result is the bound with the fewest contradicting numbers; in a tie, the largest
-    one. "One" and ordinals below ten aren't counted.
+    The transcripts may be inconsistent, so the result is the bound that the fewest numbers contradict. If several bounds tie,
+    the largest bound is returned. "One" and ordinals below ten aren't counted.
     """
     words: Counter[float] = Counter()
     digits: Counter[float] = Counter()
@@ -279,8 +281,8 @@ def _digits_from(transcripts: Iterable[str]) -> float | None:
 
 
 def _example(before: str, after: str, around: int = 20, most: int = 50) -> str:
-    """Return excerpts of two texts, of up to `most` characters each, that begin `around` characters before the first
-    difference.
+    """Return excerpts of two texts. `around`: number of characters before the first difference at which long texts are cut.
+    `most`: maximum number of characters of an excerpt.
     """
     differ = (place for place, pair in enumerate(zip(before, after)) if pair[0] != pair[1])
     same = next(differ, min(len(before), len(after)))

@@ -27,14 +27,14 @@ def encode_texts(
     workers: int | None = None,
     unknown: Counter[str] | None = None,
 ) -> Iterator[Encoded]:
-    """Yield, for each batch of texts, the token ids, int32 `[L]`, and the number of tokens of each text, int64 `[S]`.
+    """Yield two arrays for each batch of texts: the token ids, int32 `[L]`, and the number of tokens of each text, int64 `[S]`.
 
-    Unknown tokens become -1, and so do ids from `vocab_size` on. Batches are encoded in the background while the caller works
-    on earlier batches. Tokenizers written in Rust use several threads. Tokenizers written in Python use several processes.
+    Unknown tokens, and ids of `vocab_size` or more, become -1. Batches are encoded in the background while the caller works on
+    earlier batches. Tokenizers written in Rust use several threads. Tokenizers written in Python use several processes.
 
     Args:
         workers: number of processes for a tokenizer written in Python; by default the number of cores.
-        unknown: a counter, to which the parts of text that the tokenizer can't write are added.
+        unknown: a counter. This function adds to it the parts of text that the tokenizer can't write.
     """
     unknown = Counter() if unknown is None else unknown
     silent = SilentlyDropped(tokenizer)
@@ -89,7 +89,9 @@ def _encode_in_process(batch: list[str]) -> Any:
 
 
 def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray, dict[int, list[str]]]:
-    """Return ids `[L]` (-1: unknown), lengths `[S]`, and the parts of texts that can't be written, by the text's index."""
+    """Return the ids `[L]` (-1 for unknown tokens) and the lengths `[S]`. Also return the parts of texts that the tokenizer
+    can't write, by the text's index.
+    """
     encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
     rows = encoded["input_ids"]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
@@ -115,8 +117,8 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
 
 
 def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> dict[int, list[str]]:
-    """Return the letters or words of each text that become unknown tokens, for tokenizers that don't report offsets. `texts`
-    and the result are by the text's index.
+    """Return the letters or words that become unknown tokens, by the text's index, for tokenizers that don't report offsets.
+    `texts`: the texts, by index.
     """
     by_character = len(tokenizer.tokenize("ab")) == 2  # tokens are letters, as in wav2vec2
     units = {n: list(text.replace(" ", "")) if by_character else text.split() for n, text in texts.items()}

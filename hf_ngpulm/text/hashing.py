@@ -4,7 +4,7 @@ The hash of a text is a polynomial in the codes of its characters, modulo 2^64. 
 
     hash(text + token) = hash(text) * factor(token) + hash(token),    factor(token) = BASE ^ (number of its characters)
 
-So appending two tokens gives the same hash as appending one token with the characters of both.
+So a text followed by two tokens has the same hash as the text followed by a single token with the same characters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORD = (1 << 64) - 1
 
 
 def text_hashes(tokenizer: Any, classes: int) -> Tensor:
-    """Return the factor and the hash of each of the C `classes` of a recogniser's outputs, int64 `[2, C]`."""
+    """Return the factor and the hash of each class in a recogniser's outputs, int64 `[2, C]`. `classes`: number of classes."""
     pieces = [*(Vocabulary.of(tokenizer).pieces or ())][:classes]
     for token in getattr(tokenizer, "all_special_ids", ()):
         pieces[token : token + 1] = [None] if token < len(pieces) else []
@@ -32,7 +32,7 @@ def text_hashes(tokenizer: Any, classes: int) -> Tensor:
 
 
 def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
-    """Return the factor and the hash of each piece, int64 `[2, N]`, also of None (a token without characters)."""
+    """Return the factor and the hash of each piece, int64 `[2, N]`. The piece of a token without characters is None."""
     rows = np.zeros((2, len(pieces)), dtype=np.uint64)
     for token, piece in enumerate(pieces):
         factor, summand = 1, 0

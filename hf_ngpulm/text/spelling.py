@@ -31,8 +31,8 @@ class Spelling(NamedTuple):
 
 
 class Speller:
-    """Spell phrases with a tokenizer. `tokenizer`: the tokenizer of a speech recogniser. `vocab_size`: spellings consist of the
-    token ids `0 .. vocab_size - 1`. The default is the size of the tokenizer's vocabulary.
+    """Spell phrases with a tokenizer. `tokenizer`: the tokenizer of a speech recogniser. `vocab_size`: number of token ids that
+    spellings may use, from 0; by default the size of the tokenizer's vocabulary.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
@@ -66,14 +66,14 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases. For each phrase without a spelling, also return the characters that can't be
-        written, by the phrase's index.
+        """Return the spellings of phrases. Also return the characters that the tokenizer can't write, for each phrase without a
+        spelling, by the phrase's index.
 
         Args:
             texts: the phrases.
             whole_words: whether a phrase must begin and end where words do.
-            case: "auto" tries lowercase, then uppercase, if the tokenizer can't write a phrase as it is. "any" spells a phrase
-                in every case. Any other value spells phrases only as they are.
+            case: "auto" spells a phrase as it is. If the tokenizer can't write it, "auto" tries lowercase, then uppercase.
+                "any" spells a phrase in every case. Any other value spells phrases only as they are.
             tokenizations: maximum number of ways to cut a phrase into pieces; the tokenizer's own way is the first.
         """
         spellings: dict[int, list[Spelling]] = {}
@@ -159,9 +159,9 @@ _spellers: weakref.WeakKeyDictionary[Any, dict[tuple[int, int | None], Speller]]
 
 
 def speller_of(tokenizer: Any, vocab_size: int | None = None) -> Speller:
-    """Return the speller of a tokenizer, or of a processor's tokenizer.
+    """Return the speller of a tokenizer or of a processor's tokenizer.
 
-    Spellers are cached, because reading a large vocabulary takes long.
+    Spellers are cached, because it takes long to read a large vocabulary.
     """
     tokenizer = tokenizer_of(tokenizer)
     kept = _spellers.setdefault(tokenizer, {})

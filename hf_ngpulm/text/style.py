@@ -57,7 +57,7 @@ def begins_capital(text: str) -> bool | None:
 
 
 def style_written_by(tokenizer: Any) -> TextStyle:
-    """Return the style of the texts that a recogniser was trained on. The style is derived from the tokenizer's pieces."""
+    """Derive from a tokenizer's pieces the style of the texts that a recogniser was trained on."""
     special = set(tokenizer.all_special_tokens)
     pieces = [piece for piece in tokenizer.get_vocab() if piece not in special and not piece.startswith("<")]
     if _is_byte_level(pieces):  # such pieces are those of a text model, and can write anything
@@ -79,7 +79,7 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
 
     Args:
         texts: a sample of the training text.
-        recogniser: some of the recogniser's transcripts, or the recogniser's tokenizer, which shows less of the style.
+        recogniser: some of the recogniser's transcripts, or its tokenizer. A tokenizer shows less of the style.
     """
     here = style_of(texts)
     by_pieces = hasattr(recogniser, "get_vocab")
@@ -123,7 +123,7 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
 
 
 def _is_byte_level(pieces: list[str]) -> bool:
-    """Return whether pieces represent bytes by characters, among them "Ġ" for a space and "Ċ" for a line end."""
+    """Return whether pieces represent bytes by characters. Then "Ġ" represents a space, and "Ċ" a line end."""
     return "Ġ" in pieces and "Ċ" in pieces
 
 

@@ -1,4 +1,4 @@
-"""Refuse texts that consist mostly of tokens unknown to the tokenizer, and find a normalisation that helps."""
+"""Refuse texts with too many tokens that are unknown to the tokenizer, and find a normalisation that helps."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def told(pieces: Counter[str]) -> str:
 def refuse_unwritable(
     tokens: int, unknown: int, pieces: Counter[str], sample: Sequence[str], tokenizer: Any, vocab_size: int, given: Any
 ) -> None:
-    """Refuse a text if a tokenizer can't write most of it.
+    """Refuse a text if too many of its tokens are unknown to the tokenizer.
 
     Args:
-        tokens, unknown: number of tokens of the text, and number of unknown tokens among them.
+        tokens, unknown: the text's number of tokens, and its number of unknown tokens.
         pieces: counts of the parts that the tokenizer can't write, from `encode_texts`.
         sample: some of the texts, after normalisation.
         given: the normalisation that the caller chose.
@@ -54,8 +54,8 @@ def refuse_unwritable(
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
-    """Return the simplest normalisation that leaves hardly more tokens unknown than the best one, and the share of tokens that
-    it leaves unknown.
+    """Return the simplest normalisation with hardly more unknown tokens than the best normalisation. Also return the share of
+    unknown tokens after this normalisation.
     """
     shares = {}
     for name in MENDING:

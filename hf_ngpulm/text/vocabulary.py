@@ -32,8 +32,8 @@ class Vocabulary:
         """Return the vocabulary of a tokenizer or processor. Without a tokenizer, return a vocabulary of `vocab_size` ids
         without pieces.
 
-        Special tokens after the last ordinary token (`<pad>` as CTC blank, Whisper's timestamps) are left out, unless
-        `vocab_size` includes them.
+        If `vocab_size` is None, the vocabulary ends with the last ordinary token. Later special tokens (`<pad>` as CTC blank,
+        Whisper's timestamps) are left out.
 
         Raises:
             ValueError: neither a tokenizer with tokens nor a size is given, or the size isn't positive.
@@ -80,7 +80,7 @@ def tokenizer_of(tokenizer_or_processor: Any) -> Any:
 
 
 def tokenizer_name(tokenizer: Any) -> str | None:
-    """Return the tokenizer's repo id; for a local folder only its name, because the name may be published."""
+    """Return the tokenizer's repo id. For a local folder, return only its name, because the result may be published."""
     name = getattr(tokenizer, "name_or_path", None) or None
     return Path(name).resolve().name if name is not None and os.path.isdir(name) else name
 
@@ -88,9 +88,10 @@ def tokenizer_name(tokenizer: Any) -> str | None:
 def check_tokenizer(
     lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id: str | None, tokenizer: Any, what: str = "the language model"
 ) -> None:
-    """Refuse a tokenizer if its first `lm_vocab_size` pieces differ from the pieces for which `what` was made.
+    """Refuse a tokenizer if its first `lm_vocab_size` pieces differ from the pieces of a model's tokenizer.
 
-    A model without a fingerprint (made from ids without a tokenizer) can't be checked.
+    If the model was made from ids without a tokenizer, it has no fingerprint, and the pieces aren't checked. `what`: the model,
+    for messages.
 
     Raises:
         TokenizerMismatchError: the pieces differ, or the tokenizer has fewer ids than the model.

@@ -17,20 +17,20 @@ _BEGINS_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def begins_with_blank(tokenizer: Any) -> bool:
-    """Return whether transcripts begin with a space that the tokenizer doesn't add. Whisper's transcripts do."""
+    """Return whether transcripts begin with a space that the tokenizer doesn't add, as in Whisper."""
     return {"<|startoftranscript|>", "Ġ"} <= tokenizer.get_vocab().keys() and not tokenizer.tokenize("a")[0].startswith("Ġ")
 
 
 def with_blank(text: str) -> str:
-    """Return a text with a leading space, unless the text is empty or its script has no spaces between words."""
+    """Return a text with a leading space. An empty text, or a text in a script without spaces, stays unchanged."""
     return text if not text or text[0].isspace() or _BEGINS_UNSPACED.match(text) else f" {text}"
 
 
 class WordSplitter:
     """Cut token sequences of one tokenizer into words.
 
-    If the vocabulary has pieces with SentencePiece's or byte-level BPE's mark, words begin at these pieces. Otherwise tokens
-    are cut at the tokenizer's word delimiter (`|` in many vocabularies of characters), or at spaces.
+    If the vocabulary has pieces with the mark of SentencePiece or byte-level BPE, words begin at these pieces. Otherwise words
+    end at the tokenizer's word delimiter (`|` in many vocabularies of characters), or at spaces.
     """
 
     def __init__(self, tokenizer: Any) -> None:

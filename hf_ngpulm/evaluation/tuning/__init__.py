@@ -1,4 +1,4 @@
-"""Tune weights: the search for values (`grids`), the data (`dataset`), the decoding (`sweeps`), and the `results`."""
+"""Tune weights. The modules search for values (`grids`), read data (`dataset`), decode (`sweeps`), and hold `results`."""
 
 from .grids import Grids
 from .results import TuningPoint, TuningResult

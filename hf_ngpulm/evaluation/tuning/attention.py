@@ -24,7 +24,7 @@ MOST_SEQUENCES = 256
 
 
 class AttentionSweep(Sweep):
-    """Sweeps the settings of a pipeline of an encoder-decoder.
+    """Sweeps the settings of an encoder-decoder's pipeline.
 
     Each recording is preprocessed and encoded alone, so its transcript equals the pipeline's transcript of this recording
     alone. A batch has a row for each recording and setting. The recordings of a batch have features of the same shape.
@@ -98,8 +98,8 @@ class AttentionSweep(Sweep):
         return sorted((name, value.shape) for name, value in self._pieces[number][place].items() if isinstance(value, _Held))
 
     def _outputs(self, rows: list[tuple[int, int, int]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
-        """Return the model's outputs for a batch of pieces, one dictionary per row. A row is given by the utterance's number,
-        the setting's index, and the index of the piece in the utterance.
+        """Return the model's outputs for a batch of pieces, one dictionary per row. `rows`: for each row, the utterance's
+        number, the setting's index, and the index of the piece in the utterance.
         """
         pieces = [self._pieces[number][place] for number, _, place in rows]
         read = cache(self.kept.__getitem__)
@@ -123,14 +123,14 @@ class AttentionSweep(Sweep):
 
 
 class _Held(NamedTuple):
-    """The number and shape of a tensor in `KeptTensors`."""
+    """Hold the number and shape of a tensor in `KeptTensors`."""
 
     number: int
     shape: tuple[int, ...]
 
 
 def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
-    """Return one of `rows` rows of a forward pass's outputs. Outputs that aren't divided into rows are returned whole."""
+    """Return a row of a forward pass's outputs. Outputs without rows are returned whole. `rows`: the batch's number of rows."""
     of_row = {}
     for name, value in outputs.items():
         if isinstance(value, Tensor) and len(value) == rows:
@@ -141,10 +141,10 @@ def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
 
 
 class _RememberingEncoder:
-    """A model's encoder with a cache of its outputs, by the content of the input row.
+    """Run a model's encoder, and cache the outputs by the content of the input row.
 
     Language detection, fallbacks and all settings share the cached output of the same audio. Rows are encoded one by one, so
-    that outputs don't depend on the batch in which a row first appeared.
+    that the output of a row doesn't depend on the other rows in the batch.
     """
 
     def __init__(self, model: Any, kept: KeptTensors) -> None:
@@ -154,7 +154,7 @@ class _RememberingEncoder:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Replace the encoder's `forward` by the cached one within the `with` block."""
+        """Within the `with` block, replace the encoder's `forward` by a function with the cache."""
         if self.encoder is None:
             yield
             return

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")  # explicit, because users can change torch's default 
 
 @dataclass(frozen=True)
 class TuningUtterance:
-    """An utterance of a dataset."""
+    """Hold an utterance of a dataset."""
 
     number: int  # its place in the dataset, starting at 0
     item: Any  # the row of the dataset
@@ -36,10 +36,10 @@ class TuningUtterance:
 
         Args:
             number: the row's place in the dataset.
-            item: a `Recording`, or a mapping with `text`, audio or a model's outputs, and optionally `entities`.
+            item: a `Recording`, or a mapping with `text`, with audio or a model's outputs, and optionally with `entities`.
 
         Raises:
-            ValueError: the row, its text or its entities have a wrong type.
+            ValueError: the row, the text or the entities have a wrong type.
         """
         if not isinstance(item, Recording | Mapping):
             raise ValueError(
@@ -55,8 +55,8 @@ class TuningUtterance:
         return cls(number, item, text, tuple(entities or ()))
 
     def outputs(self, name: str) -> Tensor | None:
-        """Return the model's outputs `[T, C]` in the dataset's field `name`; None if the utterance lacks this field. Raises
-        ValueError if the outputs aren't a floating point tensor of two dimensions.
+        """Return the model's outputs `[T, C]` in the field `name`. If the utterance lacks this field, return None. Raises
+        ValueError if the outputs aren't a floating point tensor with two dimensions.
         """
         outputs = None if isinstance(self.item, Recording) else self.item.get(name)
         if outputs is not None and not (isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.dtype.is_floating_point):
@@ -67,7 +67,7 @@ class TuningUtterance:
         return outputs
 
     def samples(self, sampling_rate: int) -> np.ndarray:
-        """Return the audio, float32 `[N]`. If it can't be read, return an empty array and append the reason to `problems`."""
+        """Return the audio, float32 `[N]`. If it can't be read, append the reason to `problems`, and return an empty array."""
         audio = audio_or_error(self._recording(sampling_rate), sampling_rate)
         if isinstance(audio, str):
             self.problems.append(audio)
@@ -93,11 +93,11 @@ class TuningUtterance:
 
 
 class KeptTensors:
-    """Stores tensors by number, within a `with` block, and restores them bit for bit.
+    """Stores tensors by number within a `with` block. The tensors are restored bit for bit.
 
     Args:
-        memory: limit of the memory for tensors, in bytes or as a text such as "2G". Further tensors go to a temporary file.
-        folder: folder of that file; None for the system's.
+        memory: memory limit for tensors, in bytes or as a text such as "2G". Further tensors are stored in a temporary file.
+        folder: folder of the temporary file; None for the system's folder.
     """
 
     def __init__(self, memory: int | str = "2G", folder: str | os.PathLike[str] | None = None) -> None:
@@ -114,7 +114,7 @@ class KeptTensors:
         self._file.close()
 
     def add(self, tensor: Tensor) -> int:
-        """Store a tensor; return its number."""
+        """Store a tensor, and return its number."""
         tensor = tensor.detach().to(CPU).contiguous()
         if tensor.nbytes <= self.room:
             self.room -= tensor.nbytes

@@ -1,4 +1,4 @@
-"""Search for the best weights: on a coarse grid, then beyond it if the best value is at its edge, then around the best."""
+"""Search for the best weights on a coarse grid, beyond the grid (if the best value is at an edge), and around the best."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Values = str | float | Iterable[float]
 
 @dataclass(frozen=True)
 class Grids:
-    """Hold the grids of `tune_weights`. None leaves a weight to its default.
+    """Hold the grids of `tune_weights`. If a grid is None, the default for the weight applies.
 
     Args:
         lm_weights: weights of the language model.
@@ -43,7 +43,9 @@ class Grids:
     word_bonuses: Values | None = None
 
     def values(self) -> dict[str, tuple[float, ...]]:
-        """Return the values of each grid that isn't None, by the name of the weight. Raises ValueError for an invalid grid."""
+        """Return the values of each grid by the name of the weight, without grids that are None. Raises ValueError for an
+        invalid grid.
+        """
         return {name: grid_values(name, grid) for name, grid in zip(WEIGHTS, vars(self).values()) if grid is not None}
 
 
@@ -55,8 +57,8 @@ def grid_values(name: str, values: Values) -> tuple[float, ...]:
     """Return the values of a grid, ascending.
 
     Args:
-        name: the weight, such as "lm_weight"; `hf_ngpulm.config.tuned` defines its bounds.
-        values: numbers, or a text: "0:2:0.1" (from, to, step), "0.2,0.5,1" (a list), or a combination such as "0:1:0.5,2".
+        name: the weight, such as "lm_weight". `hf_ngpulm.config.tuned` defines the bounds of the weight.
+        values: numbers, or a text such as "0:2:0.1" (from, to, step), "0.2,0.5,1" (a list), or "0:1:0.5,2" (both).
     """
     example = 'such as "0:2:0.1" (from, to, step), "0.2,0.5,1", or numbers'
     if isinstance(values, str):
@@ -100,10 +102,10 @@ class GridSearch:
 
     Args:
         grids: the coarse grid of each weight; a single value stays fixed.
-        start: the decoder's own weights. A sweep of one weight leaves the others at the grid values closest to these.
-        refine: number of refinements; each halves the distance between values around the best.
-        extend: whether to search beyond the edge of a grid if the best is there.
-        joint: whether to try one or two weights in all combinations. Otherwise the weights are swept one after another.
+        start: the decoder's own weights. If weights are swept one after another, each weight starts at the closest grid value.
+        refine: number of refinements. Each refinement halves the distance between the values around the best value.
+        extend: whether to search beyond the edge of a grid if the best value is there.
+        joint: whether one or two weights are tried in all combinations. Otherwise the weights are swept one after another.
     """
 
     def __init__(
@@ -141,11 +143,11 @@ class GridSearch:
         """Find the best setting.
 
         Args:
-            errors: function that takes a list of settings and returns the number of errors with each. It gets no setting twice.
+            errors: function that returns the number of errors with each setting in a list. No setting is passed twice.
 
         Returns:
-            The setting with the fewest errors (among equals, the one with the lowest weights). The names of weights whose best
-            value is still at an edge of the grid.
+            The setting with the fewest errors, and the names of weights with the best value still at an edge of the grid. If
+            several settings have the fewest errors, the setting with the lowest weights is returned.
         """
         tried: dict[Setting, int] = {}  # the number of errors with each setting
 
@@ -175,8 +177,8 @@ class GridSearch:
         return best, at_edge
 
     def _beyond(self, axis: int, best: Setting, tried: Iterable[Setting]) -> list[float]:
-        """Return values beyond the edge of a grid if the best value is at an edge; otherwise an empty list. `axis`: the
-        weight's index in a setting.
+        """If the best value is at an edge of the grid, return values beyond this edge. Otherwise return an empty list. `axis`:
+        the weight's index in a setting.
         """
         values = _on(axis, tried)
         if best[axis] == values[-1]:
@@ -193,8 +195,8 @@ class GridSearch:
         return [value for value in dict.fromkeys(new) if is_right(value)]
 
     def _around(self, best: Setting, tried: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
-        """Combine new values of some weights with the best values of the other weights. In a joint search, combine them also
-        with the neighbours of the best values. `values`: the new values, by the weight's index in a setting.
+        """Combine new values of some weights with the best values of the other weights. In a joint search, also use neighbours
+        of the best values. `values`: the new values, by the weight's index in a setting.
         """
         if self.joint:
             others = {axis: _next_to(best[axis], _on(axis, tried)) for axis in self.swept if axis not in values}
@@ -203,14 +205,14 @@ class GridSearch:
 
 
 def _combined(setting: Setting, values: Mapping[int, Iterable[float]]) -> Iterable[Setting]:
-    """Return all combinations of new values of some weights. The other weights keep the values in `setting`. `values`: the new
+    """Return all combinations of new values of some weights. The other weights have the values in `setting`. `values`: the new
     values, by the weight's index.
     """
     return itertools.product(*(values.get(axis, (value,)) for axis, value in enumerate(setting)))
 
 
 def _on(axis: int, settings: Iterable[Setting]) -> list[float]:
-    """Return the values of a weight that were tried, ascending. `axis`: the weight's index in a setting."""
+    """Return the values of a weight in settings, in ascending order. `axis`: the weight's index in a setting."""
     return sorted({setting[axis] for setting in settings})
 
 

@@ -1,4 +1,4 @@
-"""The results of tuning, and their plot."""
+"""Define the results of tuning, and plot the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..results import EDITS, Scores
 from ..significance import Interval
 
 MEASURES = {"wer": "WER", "cer": "CER", "entity_wer": "entity WER"}
-# Lines differ in marker, dashes and grey level, so that they are distinct in black-and-white print, too.
+# Lines differ in marker, dashes and grey level, so that lines are distinct in black-and-white print, too.
 STYLES: list[dict[str, Any]] = [
     {"color": "black", "linestyle": "-", "marker": "o"},
     {"color": "0.35", "linestyle": "--", "marker": "s"},
@@ -41,10 +41,10 @@ Rate = Callable[[Scores], float]
 
 @dataclass(frozen=True)
 class TuningPoint(Scores):
-    """A setting of the weights and its errors.
+    """Hold a setting of the weights, and the errors with this setting.
 
     Args:
-        words, characters: errors; `words.rate` is the WER.
+        words, characters: errors. `words.rate` is the WER.
         entities: errors on entities; None if the dataset has no entities.
         setting: the values of the weights, by name.
     """
@@ -59,22 +59,23 @@ class TuningPoint(Scores):
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The result of `tune_weights`.
+    """Hold the result of `tune_weights`.
 
     Args:
         by: the rate that was minimised: "wer", "cer" or "entity_wer".
-        best: the setting with the fewest errors. If several have equally few, it is the one with the lowest weights.
+        best: the setting with the fewest errors. If several settings have the fewest errors, the setting with the lowest
+            weights.
         interval: bootstrap confidence interval of the best setting's rate. (The rate is slightly too good, because the setting
             was chosen on the same utterances; see `held_out`.)
-        points: all settings that were tried and their errors, ascending by setting.
+        points: all tried settings with their errors, in ascending order of the weights.
         baseline: the errors of the same search without language model and phrases (all weights 0).
         search: settings of the search, such as `num_beams`.
-        fixed: weights that weren't tuned and are single numbers.
+        fixed: weights that weren't tuned and have the same value for all utterances.
         model: the recogniser; None if it isn't known.
-        utterances: number of utterances that were tuned on.
+        utterances: number of utterances for tuning.
         held_out, held_out_baseline: the best setting and the baseline on the held-out utterances; None without held-out
             utterances.
-        recordings: number of recordings with a transcript, including unreadable and held-out ones.
+        recordings: number of recordings with a transcript, including unreadable and held-out recordings.
         unreadable: the reason for each unreadable recording.
         warnings: reasons why the choice may be unreliable.
     """
@@ -96,10 +97,10 @@ class TuningResult:
 
     @property
     def tuned(self) -> TunedDecoding:
-        """Return the best setting for an LM to remember: `lm.remember(result.tuned)`, then `lm.save_pretrained(...)`.
+        """Return the best setting. An LM can store it: `lm.remember(result.tuned)`, then `lm.save_pretrained(...)`.
 
         Raises:
-            ValueError: the model isn't known, because only a decoder was tuned; or there was no language model.
+            ValueError: the model isn't known, because only a decoder was tuned, or there was no single language model.
         """
         if self.model is None:
             raise ValueError("the settings' model isn't known: tune a pipeline, or pass model= to tune_weights, too")
@@ -118,12 +119,12 @@ class TuningResult:
         return entries | {"points": [point.to_dict() for point in entries.pop("points")]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to a JSON file."""
+        """Write the whole result to a JSON file."""
         with write_beside(path) as beside:
             beside.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     def plot(self, path: str | os.PathLike[str]) -> None:
-        """Draw the error rates against the weights; needs matplotlib (`pip install 'hf-ngpulm[plots]'`).
+        """Draw the error rates against the weights. This needs matplotlib (`pip install 'hf-ngpulm[plots]'`).
 
         Args:
             path: an image file (`.png`, `.pdf`, `.svg`).
@@ -132,8 +133,8 @@ class TuningResult:
 
 
 class Scorer:
-    """Counts the errors of hypotheses, and caches the counts. The transcript and entities of an utterance are found by its
-    number. `entities` is None if no utterance has any.
+    """Counts the errors of hypotheses, and caches the counts. The index in `references` and `entities` is the utterance's
+    number. `entities` is None if no utterance has entities.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Scorer:
         self._counts: dict[tuple[int, str], tuple[Any, ...]] = {}  # by the utterance's number and the hypothesis
 
     def point(self, setting: dict[str, float], numbers: Sequence[int], texts: Sequence[str]) -> TuningPoint:
-        """Return a setting's errors. `texts` are the hypotheses of the utterances `numbers` with this setting."""
+        """Return a setting's errors. `numbers`: the utterances' numbers. `texts`: the hypotheses with this setting."""
         pairs = list(zip(numbers, texts))
         new = [pair for pair in pairs if pair not in self._counts]
         if new:
@@ -159,8 +160,8 @@ class Scorer:
 
 
 def _draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """Draw a panel for each rate. The horizontal axis is the first weight that varied; each value of the second one is a line.
-    Further weights have their best values.
+    """Draw a panel for each rate. The horizontal axis is the first weight with several values. Each line is a value of the
+    second such weight. Other weights have their best values.
     """
     with needed("plots", "plots"):
         import matplotlib
@@ -205,10 +206,11 @@ def _rates(result: TuningResult) -> dict[str, Rate]:
 
 
 def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
-    """Return the values of the weight `second` that get a line in the plot, ascending: at most one value for each style of
-    line.
+    """Return the values of the weight `second` that get a line in the plot, in ascending order. There are at most as many
+    values as styles of lines.
 
-    The best value has a line. The other lines go to the values with the most points; in a tie, to those closer to the best.
+    The best value has a line. Other lines are for the values with the most points; in a tie, values closer to the best value
+    are preferred.
     """
     best = result.best.setting[second]
     values = [point.setting[second] for point in points]

@@ -1,4 +1,4 @@
-"""Decode stored outputs of a model with many settings at once, in batches with a row for each utterance and setting.
+"""Decode stored outputs of a model with many settings at once. A batch has a row for each utterance and setting.
 
 The outputs are frames: logits of CTC models, or encoder frames of transducers.
 """
@@ -32,21 +32,21 @@ MOST_ROWS, MOST_NUMBERS = 256, 1 << 26
 class Sweep(ABC):
     """Decodes the same utterances with several settings.
 
-    `hold` runs the model over the utterances once and stores its outputs. `decode` can then be called any number of times. A
+    `hold` runs the model over the utterances once, and stores the outputs. Then `decode` can be called any number of times. A
     transcript doesn't depend on the other utterances and settings in the batch.
 
     Attributes:
         kept: the stored outputs of the model.
         batch_size: number of recordings in a batch of the model.
         fusion: the decoder's language models and phrases.
-        phrases: one context for all utterances, a list with one for each, or None.
+        phrases: one context for all utterances, a list with a context for each utterance, or None.
         model: the recogniser; None if it isn't known.
-        standing: the decoder's weights; None for a weight that is computed by a rule.
-        search: settings of the search (not weights), named as in `hf_ngpulm.config.tuned`.
+        standing: the decoder's weights. A weight is None if a rule computes it.
+        search: settings of the search, without weights. The names are defined in `hf_ngpulm.config.tuned`.
     """
 
-    # Default grids of the language model, the phrases and the internal LM. Transducers need none for the internal LM: their
-    # rule, 0.7 times the LM's weight, gives the same error rates as tuning.
+    # Default grids of the language model, the phrases and the internal LM. Transducers need no grid for the internal LM,
+    # because their rule (0.7 times the LM's weight) gives the same error rates as tuning.
     lm_grid: ClassVar[str] = "0:2:0.2"
     phrase_grid: ClassVar[str] = "0:3:0.5"
     ilm_grid: ClassVar[str | None] = None
@@ -64,7 +64,7 @@ class Sweep(ABC):
 
     @abstractmethod
     def hold(self, utterances: Iterable[TuningUtterance]) -> Iterator[TuningUtterance]:
-        """Run the model over utterances and store its outputs. Yield each utterance when its outputs are stored."""
+        """Run the model over utterances, and store the outputs. Yield each utterance when its outputs are stored."""
 
     @abstractmethod
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
@@ -79,7 +79,7 @@ class Sweep(ABC):
         """
 
     def usual_grids(self) -> dict[str, str]:
-        """Return the default grids of the decoder's weights. Weights that differ between utterances have no grid."""
+        """Return the default grids of the decoder's weights. A weight with different values for utterances has no grid."""
         grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid, **OF_RESCORER}
         if self.ilm_grid is not None:
             grids["ilm_weight"] = self.ilm_grid
@@ -88,7 +88,7 @@ class Sweep(ABC):
         return {name: grids[name] for name in grids if used[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise ValueError if a weight in `names` has no effect, because the decoder lacks its model, phrases or search."""
+        """Raise ValueError if a weight in `names` has no effect, because the decoder lacks a model, phrases or a search."""
         for name, has_effect, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
             ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
@@ -102,7 +102,7 @@ class Sweep(ABC):
 
 
 class FrameSweep(Sweep):
-    """Sweeps a decoder of frames. A pipeline computes the frames from audio, or the dataset contains them."""
+    """Sweeps a decoder of frames. A pipeline computes the frames from audio, or the dataset contains the frames."""
 
     field: ClassVar[str]  # the dataset's field with the frames
 
@@ -183,7 +183,7 @@ class FrameSweep(Sweep):
             yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
 
     def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
-        """Return the transcript of each row. A row is given by the utterance's number and the setting's index."""
+        """Return the transcript of each row. `rows`: for each row the utterance's number and the setting's index."""
         places: dict[int, int] = {}
         which = torch.tensor([places.setdefault(number, len(places)) for number, _ in rows], device=self.device)
         kept = [self.kept[self._places[number]] for number in places]

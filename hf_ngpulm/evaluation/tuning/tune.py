@@ -1,4 +1,4 @@
-"""`tune_weights`: find the weights with which a recogniser makes the fewest errors."""
+"""Find the weights with which a recogniser makes the fewest errors."""
 
 from __future__ import annotations
 
@@ -52,49 +52,52 @@ def tune_weights(
     report: Callable[[str], None] | None = None,
     **grids: Values | None,
 ) -> TuningResult:
-    """Find the weights with the fewest errors: of the language model, phrases, a length bonus, and subtracted models.
+    """Find the weights of the language model, phrases, a length bonus and subtracted models with the fewest errors.
 
-    The model runs once over the recordings. Its outputs are stored and decoded with all settings of a grid at once: a batch has
-    a row for each utterance and setting. (Attention decoders generate again for each setting; the outputs of their encoder are
-    stored.) The results equal those of separate runs with each setting.
+    The model runs once over the recordings. The outputs are stored, and decoded with all settings of a grid at once. A batch
+    has a row for each utterance and setting. (Attention decoders generate again for each setting; only the encoder's outputs
+    are stored.) Separate runs with each setting would give the same results.
 
-    The search has three stages. First it tries a coarse grid: one or two weights in all combinations, more weights one after
-    another, twice. (An internal LM that is tuned by default is always swept one after another.) Then it tries values beyond the
-    grid while the best value is at its edge. Last it tries values between the best value and its neighbours, `refine` times.
-    The result is the setting with the fewest errors; among equals, the one with the lowest weights.
+    The search has three stages. First it tries a coarse grid. One or two weights are tried in all combinations; more weights
+    are swept one after another, twice. (If an internal LM is tuned by default, weights are always swept one after another.)
+    Then, while the best value is at the edge of the grid, the search tries values beyond this edge. Last it tries values
+    between the best value and its neighbours, `refine` times. The result is the setting with the fewest errors. If several
+    settings have the fewest errors, the setting with the lowest weights is chosen.
 
     Args:
-        decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`, or, for a dataset of the model's outputs,
-            a `CTCDecoder`, `GraphDecoder` or `TransducerDecoder`. Its other settings aren't changed.
+        decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`. For a dataset of the model's outputs, a
+            `CTCDecoder`, `GraphDecoder` or `TransducerDecoder`. The decoder's other settings stay unchanged.
         dataset: an iterable of `Recording`s or mappings, read once. A mapping has "text" and optionally "entities", a list of
             phrases. It also has "audio" (a path, the bytes of a file, samples with a "sampling_rate", or an audio cell of
-            `datasets`), or the model's outputs: "logits" `[T, C]` for CTC, "encoder_hidden_states" `[T, D]` (projected) for
-            transducers. Utterances without a transcript or with unreadable audio are left out. Audio of more than 40 seconds is
-            cut as in `evaluate` (Whisper cuts it by itself).
+            `datasets`), or the model's outputs ("logits" `[T, C]` for CTC, "encoder_hidden_states" `[T, D]`, projected, for
+            transducers). Utterances without a transcript or with unreadable audio are left out. Audio of more than 40 seconds
+            is cut as in `evaluate` (Whisper cuts audio itself).
         lm_weights: the coarse grid of the LM's weight: numbers, or a text such as "0:2:0.2" (from, to, step). A single number
             stays fixed.
         by: the rate to minimise: "wer", "cer" or "entity_wer".
-        normalise: normalisation of transcripts, as in `word_errors`.
-        refine: number of refinements; each halves the steps around the best value.
+        normalise: normalisation of transcripts, see `word_errors`.
+        refine: number of refinements. Each refinement halves the steps around the best value.
         extend: whether to search beyond the grid's edge.
-        held_out: share of the utterances that aren't used for tuning; the result reports their errors. 0.5 holds out every
-            second utterance.
-        least_words: number of words (of entities, with "entity_wer") below which a warning says that the choice isn't reliable.
+        held_out: share of the utterances that aren't used for tuning. The result has the errors on these utterances. 0.5 holds
+            out every second utterance.
+        least_words: minimum number of words (words of entities for "entity_wer"). With fewer words, a warning says that the
+            choice isn't reliable.
         level: level of the confidence interval.
-        model: the model for `TuningResult.tuned`, if the decoder doesn't know it.
+        model: the model for `TuningResult.tuned`, if the decoder doesn't know the model.
         batch_size: number of recordings in a batch of a CTC model or transducer.
-        memory: memory for stored outputs, in bytes or as a text; the rest goes to a temporary file.
-        folder: folder of that file; by default the system's.
+        memory: memory for stored outputs, in bytes or as a text. Further outputs are stored in a temporary file.
+        folder: folder of the temporary file; by default the system's folder.
         progress: whether to show progress on standard error.
         report: called with a line about each unreadable recording; by default a warning is logged.
-        grids: the coarse grids of other weights, by their names in `Grids`. By default these weights are tuned if the decoder
-            uses them: the weights of the LM, of phrases and of a rescorer, the rescorer's bonus per word, and the weight of an
-            attention decoder's internal LM. Weights that differ between utterances aren't tuned. All others stay unchanged.
+        grids: the coarse grids of other weights, by their names in `Grids`. By default the weights that the decoder uses are
+            tuned, among the weights of the LM, of phrases and of a rescorer, the rescorer's bonus per word, and the weight of
+            an attention decoder's internal LM. Weights with different values for utterances aren't tuned. All other weights
+            stay unchanged.
 
     Raises:
         ValueError: the dataset has no utterances, no transcripts, no readable audio, or an invalid row; a grid is invalid; or a
             weight has no effect (a bonus in greedy search, an internal LM in a CTC model).
-        TypeError: there is no such grid.
+        TypeError: a grid has an unknown name.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
     check("by", by, one_of(*MEASURES))
@@ -202,9 +205,9 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
 def _hold(
     sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable[[str], None]
 ) -> tuple[list[TuningUtterance], list[str]]:
-    """Run the model over a dataset; return its utterances with transcripts, and warnings.
+    """Run the model over a dataset. Return the utterances with transcripts, and warnings.
 
-    Unreadable utterances are included, so that lists with a value per utterance still match.
+    Unreadable utterances are included, so that lists with a value per utterance have the right length.
 
     Raises:
         ValueError: the dataset is empty or has no transcripts, or a decoder's list has another length than the dataset.
@@ -243,8 +246,8 @@ def _hold(
 
 
 def _divided(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
-    """Return two lists: the numbers of the utterances to tune on, and of the held-out ones. These are spread evenly over
-    `every`, the numbers of all utterances. `held_out`: their share.
+    """Divide utterances. Return the numbers of the utterances for tuning, and the numbers of the held-out utterances. Held-out
+    utterances are spread evenly. `every`: the numbers of all utterances. `held_out`: share of the held-out utterances.
     """
     others = [number for i, number in enumerate(every) if math.floor((i + 1) * held_out) > math.floor(i * held_out)]
     numbers = sorted(set(every) - set(others))
@@ -254,7 +257,7 @@ def _divided(every: Sequence[int], held_out: float) -> tuple[list[int], list[int
 
 
 def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequence[Settings]) -> list[TuningPoint]:
-    """Return the errors of the utterances `numbers` with each setting."""
+    """Return the errors with each setting. `numbers`: the numbers of the utterances."""
     texts: list[dict[int, str]] = [{} for _ in settings]
     for number, i, text in sweep.decode(numbers, settings):
         texts[i][number] = text
@@ -262,14 +265,14 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 
 
 def _nothing_added(sweep: Sweep) -> Settings:
-    """Return the baseline: all weights that the decoder uses, set to 0."""
+    """Return the setting of the baseline. All weights that the decoder uses are 0."""
     used = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
     return {name: 0.0 for name in sweep.standing if used.get(name, True)}
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
-    """Yield warnings that the chosen setting, `best`, may be unreliable. `at_edge`: weights whose best value is at the edge of
-    the values tried. The other arguments are as for `tune_weights`.
+    """Yield warnings if the chosen setting may be unreliable. `best`: the chosen setting. `at_edge`: weights with the best
+    value at the edge of the tried values. For the other arguments see `tune_weights`.
     """
     words, unit = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:

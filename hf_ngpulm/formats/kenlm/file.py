@@ -1,6 +1,6 @@
 """Open KenLM's binary files.
 
-A file consists of a header, the vocabulary, the search structure, and the word strings. `build_binary -v` leaves out the word
+A file consists of a header, the vocabulary, the search structure, and the word strings. Files of `build_binary -v` have no word
 strings.
 """
 
@@ -26,17 +26,16 @@ _BOS, _EOS = "<s>", "</s>"
 
 
 class KenLMFile(NGramFile):
-    """A binary file that KenLM's `build_binary` made.
+    """Read a binary file that KenLM's `build_binary` made.
 
-    The constructor checks each size in the file against the file's size before using it, and checks the vocabulary. `table`
-    reads the n-grams.
+    The constructor checks the vocabulary, and compares each size in the file with the file's size. `table` reads the n-grams.
 
-    Word ids are KenLM's: 0 is `<unk>`; the other words are numbered in the order of the file.
+    Words have the same ids as in KenLM: `<unk>` has 0, and the other words are numbered in the order of the file.
 
     Attributes:
         model_type: KenLM's name of the data structure: probing, trie, quant_trie, array_trie or quant_array_trie.
         counts: number of n-grams of each order, according to the header.
-        has_words: whether the file holds the words themselves, not only their hashes.
+        has_words: whether the file has word strings; otherwise it has only hashes of words.
 
     Raises:
         NGramFormatError: the file isn't a KenLM binary, is damaged, or has a version or type that isn't supported.
@@ -117,12 +116,12 @@ class KenLMFile(NGramFile):
         return word_ids(self._hashes, words)
 
     def rows(self, ids: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield, for each order, the n-grams' ids and the natural logs of their probabilities and backoffs.
+        """Yield the n-grams of each order as ids, with the natural logs of the n-grams' probabilities and backoffs.
 
         `ids` has the token id of each word of `vocabulary`. The n-grams include the pruned suffixes that KenLM inserts.
 
         Raises:
-            NGramFormatError: the file is damaged, or is a probing model too large to be enumerated.
+            NGramFormatError: the file is damaged, or is a probing model with too many n-grams to recover.
         """
         if isinstance(self._layout, TrieLayout):
             orders = read_trie(self._layout, self._data)

@@ -1,7 +1,7 @@
 """Read the header of KenLM's binary files.
 
-The header begins with 88 bytes that are the same in every file: the name of the format, and numbers that show the byte order
-and the sizes of types. The next parts are 20 bytes of parameters and a 64-bit count per order, padded to a multiple of 8 bytes.
+The header begins with 88 bytes that are equal in all files: the name of the format, and numbers that show the byte order and
+the sizes of types. Then come 20 bytes of parameters and a 64-bit count per order, padded to a multiple of 8 bytes.
 The layout follows KenLM's `lm/binary_format.cc` (Heafield, "KenLM: Faster and Smaller Language Model Queries", WMT 2011).
 """
 
@@ -31,7 +31,7 @@ _ANEW = "Build the binary anew from the ARPA file"
 
 
 class Header(NamedTuple):
-    """The fields of the header."""
+    """Hold the fields of the header."""
 
     model_type: str  # one of `MODEL_TYPES`, as KenLM names it
     counts: tuple[int, ...]  # number of n-grams of each order
@@ -41,8 +41,8 @@ class Header(NamedTuple):
 
 
 def read_header(data: np.ndarray) -> Header:
-    """Read the header from the bytes of a file (uint8). Raises NGramFormatError if the file isn't a KenLM binary, is
-    incomplete, or comes from another version or another kind of machine.
+    """Read the header from a file's bytes (uint8). Raises NGramFormatError if the file isn't a KenLM binary, is incomplete, or
+    was made by another version of KenLM or on another kind of machine.
     """
     start, begin, end = bytes(data[: len(_SANITY)]), len(_SANITY), len(_SANITY) + _PARAMETERS.size
     if start != _SANITY:
@@ -89,7 +89,7 @@ def _check_size(data: np.ndarray, end: int) -> None:
 
 
 def _complaint(start: bytes, size: int) -> str:
-    """Return a message that says why the first bytes of a file aren't a valid header. `size`: bytes of the file."""
+    """Explain in a message why the first bytes of a file aren't a valid header. `size`: size of the file in bytes."""
     if start.startswith(_INCOMPLETE):
         return "KenLM didn't finish building this file (it was interrupted, or the disk was full). Build it anew"
     if not start.startswith(MAGIC):

@@ -1,16 +1,18 @@
 """Recover the n-grams of KenLM's probing models from their hashes.
 
-Unigrams are an array of two floats (log-probability and backoff) by word id. Every higher order is a hash table. A bucket
+Unigrams are an array with two floats (log-probability and backoff) per word id. Every higher order is a hash table. A bucket
 contains a 64-bit key and the weights: two floats, or one float in the highest order. The key of an empty bucket is 0. The key
-of `a b c` is computed from its last word to its first: `combine(combine(c, b), a)`, where `combine(key, word)` is `(key *
+of `a b c` is computed from the last word to the first word: `combine(combine(c, b), a)`, where `combine(key, word)` is `(key *
 KEY_FACTOR) xor ((1 + word) * WORD_FACTOR)` modulo 2 ** 64 (`csrc/kenlm_probing.cpp`). Log-probabilities are never positive, so
-KenLM uses their sign as a mark: a minus sign means that no longer n-gram ends in this n-gram. A backoff of minus zero means
-that no longer n-gram begins with it. The layout follows KenLM's `lm/search_hashed.hh` and `util/probing_hash_table.hh`.
+KenLM uses their sign as a mark: a minus sign means that no longer n-gram ends with this n-gram. A backoff of minus zero means
+that no longer n-gram begins with this n-gram. The layout follows KenLM's `lm/search_hashed.hh` and
+`util/probing_hash_table.hh`.
 
-A table holds no words, but `combine` can be inverted: its factor is odd, so it has an inverse modulo 2 ** 64. For a bigram,
-every word is tried as the first word. The inverse must be the id of a word; few wrong numbers are small enough. A longer n-gram
-consists of two known n-grams of one word less, which overlap in all words except the first and the last. So only such pairs are
-tried, and KenLM's marks exclude many pairs. The result is certain, because exactly one n-gram must explain each key.
+A table holds no words, but `combine` can be inverted, because its factor is odd and has an inverse modulo 2 ** 64. For a
+bigram, the reader tries every word as the first word. The inverse must be the id of a word; few wrong numbers are small enough.
+A longer n-gram has a prefix and a suffix that are one word shorter and already known. The end of the prefix is the beginning of
+the suffix, so the reader tries only pairs that overlap. KenLM's marks exclude many pairs. The result is certain, because
+exactly one n-gram must explain each key.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from ...errors import NGramFormatError
 from .header import Header
 from .vocabulary import num_buckets
 
-# Limits, each equal to some minutes on one core: the number of bigrams times candidates for their first word (2 to 5 billion
-# are tried per second), and of pairs of overlapping n-grams of one order (about 60 million per second).
+# Limits. Each takes some minutes on one core. The first limits the number of bigrams times the number of candidates for their
+# first word (2 to 5 billion trials per second). The second limits the pairs of overlapping n-grams of one order (about 60
+# million per second).
 MOST_BIGRAM_TRIALS = 10**12
 MOST_PAIRS = 10**10
 _FILTER_BITS_PER_KEY = 32
@@ -43,8 +46,8 @@ class ProbingLayout(NamedTuple):
 
     Args:
         counts: number of n-grams of each order.
-        unigrams, tables, end: offsets in bytes from the start of the file: of the unigrams, of the hash table of each higher
-            order, and of the end of the last table.
+        unigrams: offset of the unigrams in bytes from the start of the file.
+        tables, end: offsets of each higher order's hash table, and of the end of the last table.
         buckets: number of buckets of each table.
     """
 
@@ -56,7 +59,7 @@ class ProbingLayout(NamedTuple):
 
 
 class _HashTable(NamedTuple):
-    """The n-grams of one order, sorted by key."""
+    """Hold the n-grams of one order, sorted by key."""
 
     keys: np.ndarray  # uint64 [N], ascending
     words: np.ndarray  # int32 [N, n]
@@ -86,7 +89,7 @@ def read_probing(
     layout: ProbingLayout, data: np.ndarray, num_words: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10). Raises NGramFormatError
-    if the file is damaged, or needs more work than `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
+    if the file is damaged, or exceeds `MOST_BIGRAM_TRIALS` or `MOST_PAIRS`.
     """
     unigrams = data[layout.unigrams : layout.unigrams + 8 * num_words].view("<f4").reshape(-1, 2)
     words = np.arange(num_words)
@@ -117,10 +120,9 @@ def read_probing(
 
 
 def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Find the words of the bigrams with the given keys. Write each bigram's first word to `prefixes` and its last word to
-    `suffixes`.
+    """Find the words of bigrams by their keys. Write each bigram's first word to `prefixes` and its last word to `suffixes`.
 
-    Return the number of pairs of words whose key is among `keys`.
+    Return how many pairs of words have a key in `keys`.
     """
     first_words = unigrams.beginning_longer()
     trials = len(first_words) * len(keys)
@@ -132,10 +134,10 @@ def _find_bigrams(unigrams: _HashTable, keys: np.ndarray, prefixes: np.ndarray, 
 
 
 def _find_longer(below: _HashTable, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
-    """Find the words of the n-grams with the given keys. Write each n-gram's prefix and suffix, as rows of `below`, to
-    `prefixes` and `suffixes`. `below` has the n-grams of one word less.
+    """Find the words of longer n-grams by their keys. Write each n-gram's prefix and suffix, as rows of `below`, to `prefixes`
+    and `suffixes`. `below`: the n-grams that are one word shorter.
 
-    Return the number of pairs of overlapping n-grams whose key is among `keys`.
+    Return how many pairs of overlapping n-grams have a key in `keys`.
     """
     before, after = below.beginning_longer(), below.ending_longer()
     before = before[np.argsort(below.suffixes[before], kind="stable")]

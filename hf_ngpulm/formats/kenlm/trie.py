@@ -1,15 +1,16 @@
 """Unpack KenLM's tries.
 
-The trie stores n-grams from their last word to their first: the children of the node of `b c` are the n-grams `a b c`, sorted
-by `a`. The nodes of an order are records of a fixed number of bits, without padding between them. A record holds the word, then
-the weights, then (below the highest order) the index of its first child in the next order. A node's children end where the next
-node's children begin; one extra record gives the end of the last node's children. Unigrams are 16 bytes each, ordered by word
-id.
+The trie stores n-grams from the last word to the first word. So the children of the node for `b c` are the n-grams `a b c`,
+sorted by `a`. The nodes of an order are records of a fixed number of bits, without padding between the records. A record holds
+the word, then the weights. Below the highest order, it also holds a pointer: the index of its first child in the next order. A
+node's children end where the next node's children begin; an extra record gives the end of the last node's children. Unigrams
+have 16 bytes each, and are sorted by word id.
 
-Weights are two floats (the log-probability without its sign bit, then the backoff). In quantised models they are two indices
-(the backoff's, then the log-probability's) into tables of values, one table per order and kind (Federico and Bertoldi 2006).
-Pointers may be stored without their upper bits, which seldom change: an array then holds the first record for each value of the
-upper bits (Raj and Whittaker 2003). The layout follows KenLM's `lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
+The weights are two floats: the log-probability without its sign bit, then the backoff. In quantised models the weights are two
+indices into tables of values: first the backoff's index, then the log-probability's. Each order has a table for each kind of
+weight (Federico and Bertoldi 2006). The upper bits of pointers seldom change, so pointers may be stored without these bits. An
+array then holds the first record for each value of the upper bits (Raj and Whittaker 2003). The layout follows KenLM's
+`lm/trie.cc`, `lm/quantize.cc` and `lm/bhiksha.cc`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _SLACK = 8  # bytes after each packed order, so that 64 bits can be read from th
 
 
 class _PackedOrder(NamedTuple):
-    """The positions of one order's n-grams: offsets from the start of the file, and widths of fields in bits. `size` is the
-    number of n-grams.
+    """Hold the positions of one order's n-grams: the number of n-grams (`size`), offsets from the start of the file, and widths
+    of fields in bits.
     """
 
     size: int
@@ -46,7 +47,7 @@ class _PackedOrder(NamedTuple):
 
 
 class TrieLayout(NamedTuple):
-    """Positions of the parts of a trie, as offsets from the start of the file."""
+    """Hold the positions of a trie's parts, as offsets from the start of the file."""
 
     num_words: int
     quantised_bits: tuple[int, int] | None  # of a log-probability and of a backoff; None if they are floats
@@ -56,7 +57,7 @@ class TrieLayout(NamedTuple):
 
 
 def trie_layout(header: Header, data: np.ndarray, at: int) -> TrieLayout:
-    """Return the positions of the parts of a trie whose search structure begins at offset `at`. Raises NGramFormatError if a
+    """Return the positions of a trie's parts. `at`: offset at which the search structure begins. Raises NGramFormatError if a
     part has an unknown version, or the file is too short.
     """
     counts, highest = header.counts, len(header.counts)
@@ -117,7 +118,7 @@ def _bytes_at(data: np.ndarray, at: int, size: int) -> list[int]:
 def _cut_bits(num_records: int, largest: int, most: int) -> int:
     """Return how many upper bits KenLM cuts from the pointers: the smallest number that saves the most memory.
 
-    An array of offsets replaces the cut bits. `largest` is the largest pointer, `most` the most bits that may be cut.
+    An array of offsets replaces the cut bits. `largest`: the largest pointer. `most`: maximum number of bits to cut.
     """
     bits = largest.bit_length()
     costs = [64 * (largest >> (bits - cut)) - num_records * cut for cut in range(min(bits, most) + 1)]
@@ -148,16 +149,16 @@ def read_trie(layout: TrieLayout, data: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 class _Packed:
-    """Records of a fixed number of bits, without padding between them. The lowest bits of a number come first."""
+    """Read records of a fixed number of bits, without padding between the records. Numbers begin with their lowest bits."""
 
     def __init__(self, data: np.ndarray, record_bits: int) -> None:
         self.data, self.record_bits = data, record_bits
 
     def field(self, offset: int, bits: int, count: int) -> np.ndarray:
-        """Return one field of the first `count` records, int64 `[count]`. The field begins at bit `offset` of a record, and has
+        """Return a field of the first `count` records, int64 `[count]`. The field begins at the record's bit `offset`, and has
         `bits` bits (up to 57).
 
-        Every eighth record begins at the same bit of its byte. So eight strided copies, each with one shift, read all records.
+        Every eighth record begins at the same bit of a byte. So eight strided copies, each with one shift, read all records.
         """
         out = np.empty(count, dtype=np.uint64)
         for first in range(min(8, count)):
@@ -186,8 +187,8 @@ def _weights(layout: TrieLayout, order: _PackedOrder, data: np.ndarray, packed: 
 
 
 def _checked_pointers(pointers: np.ndarray, n: int, count: int) -> np.ndarray:
-    """Return the pointers of the (n-1)-grams as int64, after checking them: each one's first child among the `count` n-grams of
-    order n, and at the end `count`.
+    """Check the pointers of the (n-1)-grams, and return the pointers as int64. A pointer is the index of the first child among
+    the `count` n-grams of order n. The last pointer is `count`.
     """
     pointers = pointers.astype(np.int64)
     if pointers[0] != 0 or pointers[-1] != count or (pointers[1:] < pointers[:-1]).any():

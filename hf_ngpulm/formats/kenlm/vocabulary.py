@@ -1,8 +1,8 @@
 """Read KenLM's vocabularies: 64-bit hashes of words, and the word strings at the end of the file.
 
-Word id 0 is `<unk>`, which is in no hash table. The vocabulary of a trie is an ascending list of the hashes of the words 1, 2,
-.... The vocabulary of a probing model is a hash table with linear probing from hashes to ids. The layout follows KenLM's
-`lm/vocab.cc`.
+Word id 0 is `<unk>`. No vocabulary has a hash of `<unk>`. The vocabulary of a trie lists the hashes of the words 1, 2, ... in
+ascending order. The vocabulary of a probing model is a hash table with linear probing, from hashes to ids. The layout follows
+KenLM's `lm/vocab.cc`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _hash_spans(text: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np
 
 
 def word_ids(hashes: np.ndarray, words: Sequence[str]) -> np.ndarray:
-    """Return the ids of words, int64 `[N]`. A word whose hash isn't in `hashes`, uint64 `[W - 1]`, gets 0, that of `<unk>`."""
+    """Return the ids of words, int64 `[N]`. `hashes`: uint64 `[W - 1]`. A word without a hash in `hashes` gets 0 (`<unk>`)."""
     wanted = hash_words([word.encode() for word in words])
     if len(hashes) == 0:
         return np.zeros(len(wanted), dtype=np.int64)
@@ -61,7 +61,7 @@ def word_ids(hashes: np.ndarray, words: Sequence[str]) -> np.ndarray:
 
 
 def read_strings(hashes: np.ndarray, data: np.ndarray) -> list[str]:
-    """Return the strings of all words from the end of a file (uint8), after checking each against its hash."""
+    """Read the strings of all words from the end of a file (uint8), and compare them with the hashes of the words."""
     text = data.tobytes()
     ends = np.flatnonzero(data == 0)
     if len(ends) != len(hashes) + 1 or text[-1:] != b"\0":
@@ -86,7 +86,7 @@ def read_strings(hashes: np.ndarray, data: np.ndarray) -> list[str]:
 def hashes_of_trie(data: np.ndarray, num_words: int) -> np.ndarray:
     """Return the hashes in a trie's vocabulary.
 
-    `data` holds a 64-bit count, then the ascending hashes of all words except `<unk>`.
+    `data` has a 64-bit count, then the hashes of all words except `<unk>`, in ascending order.
     """
     stored = int(data[:8].view("<u8")[0])
     if stored != num_words - 1:
@@ -101,7 +101,7 @@ def hashes_of_trie(data: np.ndarray, num_words: int) -> np.ndarray:
 def hashes_of_probing(data: np.ndarray, num_unigrams: int) -> np.ndarray:
     """Return the hashes in a probing model's vocabulary, in the order of their ids.
 
-    `data` holds a version and the number of words (32 bits each), then buckets of a hash and an id.
+    `data` has the version and the number of words (32 bits each), then buckets. A bucket has a hash and an id.
     """
     version, num_words = data[:8].view("<u4").tolist()
     if version != 0:
@@ -120,7 +120,7 @@ def hashes_of_probing(data: np.ndarray, num_unigrams: int) -> np.ndarray:
 
 
 def num_buckets(entries: int, multiplier: float) -> int:
-    """Return the number of buckets of a hash table, computed in single precision as in KenLM."""
+    """Return the number of buckets of a hash table. As in KenLM, it is computed in single precision."""
     return max(entries + 1, int(np.float32(multiplier) * np.float32(entries)))
 
 

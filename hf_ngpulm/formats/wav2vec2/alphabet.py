@@ -21,9 +21,9 @@ _SPECIAL = re.compile(r"^[<\[].+[>\]]$")
 
 
 class Alphabet:
-    """Labels in pyctcdecode's notation.
+    """Hold labels in pyctcdecode's notation.
 
-    `""` is the blank, `" "` separates words (or `▁` begins a word), `⁇` is the unknown token.
+    `""` is the blank, and `⁇` is the unknown token. Either `" "` separates words, or `▁` begins a word.
 
     Args:
         labels: one label per class of the outputs, all different.
@@ -46,12 +46,12 @@ class Alphabet:
     def build_alphabet(cls, labels: Iterable[str]) -> Alphabet:
         """Convert labels to pyctcdecode's notation.
 
-        If no label is a space, `|` becomes the space. `<pad>`, `[PAD]` or else `_` becomes the blank; if there is no such
+        If no label is a space, `|` becomes the space. `<pad>`, `[PAD]` or else `_` becomes the blank. If there is no such
         label, a blank is appended. `<unk>` becomes `⁇`. WordPiece's notation (`##` marks a piece that continues a word) becomes
-        SentencePiece's (`▁` marks a piece that begins a word).
+        SentencePiece's notation (`▁` marks a piece that begins a word).
 
         Raises:
-            ValueError: a label occurs twice, or a label contains a space although others begin words with `▁`.
+            ValueError: a label occurs twice, or a label contains a space although other labels begin words with `▁`.
         """
         labels = list(labels)
         doubles = sorted({label for label in labels if labels.count(label) > 1})
@@ -127,10 +127,10 @@ def _begins_word(label: str) -> str:
 
 
 class LabelTokenizer:
-    """A tokenizer made from an alphabet, with the methods that decoding with words needs.
+    """Tokenize with the labels of an alphabet. The class has the methods that decoders with words need.
 
-    If the labels are letters, it spells a word label by label. If they are pieces (`▁`), it uses the fewest pieces, which may
-    differ from the segmentation in the recogniser's training.
+    If the labels are letters, a word is spelled label by label. If the labels are pieces (`▁`), a word is spelled with the
+    fewest pieces. This segmentation may differ from the segmentation in the recogniser's training.
     """
 
     is_fast = False
@@ -167,7 +167,7 @@ class LabelTokenizer:
         return [token for word in text.split() for token in self._fewest(BPE_TOKEN + word)]
 
     def _fewest(self, word: str) -> list[int]:
-        """Return the token ids of the fewest pieces that form a word, or only the unknown token if no pieces do."""
+        """Return the token ids of the fewest pieces that form a word. If no pieces form the word, return the unknown token."""
         ways: list[list[int] | None] = [[]]
         for end in range(1, len(word) + 1):
             begun = [(before, word[begin:end]) for begin, before in enumerate(ways) if before is not None]

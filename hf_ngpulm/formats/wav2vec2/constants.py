@@ -1,4 +1,4 @@
-"""The default settings of pyctcdecode, under pyctcdecode's names."""
+"""Define pyctcdecode's default settings under the same names."""
 
 from __future__ import annotations
 

@@ -1,28 +1,29 @@
-"""Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo over the tokens of its recogniser.
+"""Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo, and compose it over the recogniser's tokens.
 
-Besides model and tokenizer, such a repo or folder has
+Such a repo or folder has the model, the tokenizer, and
 
     alphabet.json                   the labels of the outputs
     language_model/attrs.json       alpha, beta, unk_score_offset, score_boundary
     language_model/unigrams.txt     the words
     language_model/*.bin or *.arpa  KenLM's file
 
-Only these four files are read (and the tokenizer's, if the caller passes no tokenizer), as numbers and text. Nothing is
-unpickled or executed. pyctcdecode's settings have these effects:
+Only these four files are read, as numbers and text. If the caller passes no tokenizer, the tokenizer's files are also read.
+Nothing is unpickled or executed. pyctcdecode's settings have these effects:
 
-- **unigrams** are the known words. Every other word of the LM costs unk_score_offset (with `closed_vocabulary` it is
-  forbidden); unigrams that the LM lacks are unknown. A warning states the number of both. If the file is missing or empty, all
-  words of the LM are known.
-- **unk_score_offset** is added to log10 p(<unk>), or to log10 p(word) of an unlisted word. It is multiplied by ln 10, since
+- **unigrams** are the known words. Every other word of the LM costs unk_score_offset; with `closed_vocabulary`, other words are
+  forbidden. Unigrams that the LM lacks are unknown. Warnings state the numbers of such words and unigrams. If the file is
+  missing or empty, all words of the LM are known.
+- **unk_score_offset** is added to log10 p(<unk>), or to log10 p(word) of an unlisted word. It is multiplied by ln 10, because
   logarithms here are natural. The length of an unknown word doesn't change its total cost. While the word is unfinished, the
   search charges it as pyctcdecode does: unk_score_offset without alpha for up to 6 characters, and in proportion to the length
-  for longer words (up to 30 characters). When the word ends, the search adds the difference to the total cost. Minus infinity
+  for longer words (up to 30 characters). When the word ends, the search charges the rest of the total cost. Minus infinity
   forbids unknown words (`closed_vocabulary`).
-- **alpha** multiplies the LM's natural log-probabilities: it becomes `lm_weight`.
+- **alpha** multiplies the LM's natural log-probabilities, so it becomes `lm_weight`.
 - **beta** is a bonus for each word. beta / alpha is added to each word's log-probability (`word_bonus`, see
-  `hf_ngpulm.lexicon.compose`), so that the weight alpha turns it into beta. The decoder's own `beta`, a bonus per token, is 0.
+  `hf_ngpulm.lexicon.compose`). The weight alpha multiplies this bonus, so each word gets beta. The decoder's own `beta`, a
+  bonus per token, is 0.
 - **score_boundary** = false: the search begins without `<s>`, and `</s>` isn't scored.
-- **The beam** is pyctcdecode's: 100 prefixes; a prefix more than 10 below the best one is dropped.
+- **The beam** has 100 prefixes, as in pyctcdecode. A prefix is dropped if its score is more than 10 below the best score.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def parts_of_repository(
     """Return the parts of the model that `NGramLM.from_wav2vec2_with_lm` makes.
 
     Args:
-        hub: `revision`, `token`, `cache_dir` and `local_files_only`, as for `download`.
-        repo, tokenizer, case, closed_vocabulary, engine, composition: as for `NGramLM.from_wav2vec2_with_lm`.
+        hub: `revision`, `token`, `cache_dir` and `local_files_only`, see `download`.
+        repo, tokenizer, case, closed_vocabulary, engine, composition: see `NGramLM.from_wav2vec2_with_lm`.
     """
     repo = os.fspath(repo)
     folder = download(repo, **hub)
@@ -129,10 +130,10 @@ def parts_of_repository(
 
 
 def _with_graded_unknown_words(parts: LMParts, attrs: word_files.Attrs, unknown: float) -> LMParts:
-    """Return the parts with a state for each length of an unknown word. Unknown words then cost as much as in pyctcdecode's
-    search. `unknown` is the natural log-probability of `<unk>`.
+    """Add a state for each length of an unknown word, and return the parts. Then unknown words cost as much as in pyctcdecode's
+    search. `unknown`: the natural log-probability of `<unk>`.
 
-    Costs are divided by alpha, because the search multiplies them by alpha.
+    Costs are divided by alpha, because the search multiplies all scores of the model by alpha.
     """
     config, automaton = parts.config, parts.automaton
     assert config.words is not None
@@ -159,7 +160,7 @@ def download(
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
 ) -> Path:
-    """Return the local folder of a repo, after downloading only the files that a language model needs.
+    """Download the files of a repo that a language model needs, and return the local folder.
 
     Raises:
         FileNotFoundError: `repo` is neither a folder nor the id of a Hub repo.
@@ -185,9 +186,9 @@ def download(
 
 
 def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
-    """Return whether a folder or repo has a language model for pyctcdecode but no model saved by this package.
+    """Return whether a folder or repo has a language model for pyctcdecode, but no model saved by this package.
 
-    Return None if this is unknown, because the Hub can't be reached and the cache doesn't have the repo.
+    If the Hub can't be reached and the cache doesn't have the repo, return None.
     """
     name = os.fspath(source)
     if os.path.isdir(name):
@@ -216,11 +217,11 @@ def _is_ours(config: Path) -> bool:
 
 
 def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
-    """Compare the labels of a repo with the pieces of a tokenizer. `where` is the repo's name in error messages.
+    """Compare the labels of a repo with the pieces of a tokenizer. `where`: the repo's name in error messages.
 
     Returns:
-        None if they are equal. "lower" or "upper" if the tokenizer's pieces are the labels in that case; words must then be
-        changed to that case.
+        None if labels and pieces are equal. "lower" or "upper" if the pieces equal the labels in this case; then words must
+        also be changed to this case.
 
     Raises:
         TokenizerMismatchError: the labels and the pieces differ by more than case.

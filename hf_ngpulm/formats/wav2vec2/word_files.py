@@ -49,7 +49,7 @@ ATTRS = {"alpha": WEIGHT, "beta": WEIGHT, "unk_score_offset": _OFFSET, "score_bo
 
 @dataclass(frozen=True)
 class Attrs:
-    """The settings in `attrs.json`, pyctcdecode's weights of a language model."""
+    """Hold the settings in `attrs.json`: pyctcdecode's weights of a language model."""
 
     alpha: float = DEFAULT_ALPHA  # weight of the model's log-probabilities
     beta: float = DEFAULT_BETA  # natural log, added for each word
@@ -64,8 +64,8 @@ class Attrs:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Attrs:
-        """Read `attrs.json`; a missing entry becomes pyctcdecode's default and logs a warning. Raises NGramFormatError if the
-        file isn't JSON, or an entry has a wrong type or value.
+        """Read `attrs.json`. If an entry is missing, log a warning and use pyctcdecode's default. Raises NGramFormatError if
+        the file isn't JSON, or an entry has a wrong type or value.
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -80,8 +80,8 @@ class Attrs:
 
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
-    """Return the words of `unigrams.txt`, one per line. Return None for a file without words, which doesn't restrict the
-    vocabulary. Raises NGramFormatError if the file isn't UTF-8 text.
+    """Return the words of `unigrams.txt`. Each line has a word. A file without words doesn't restrict the vocabulary; then
+    return None. Raises NGramFormatError if the file isn't UTF-8 text.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -91,7 +91,7 @@ def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
 
 
 def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
-    """Return the words without special entries and duplicates; None if no word is left."""
+    """Return the words without special entries and duplicates; None if there are no other words."""
     if isinstance(unigrams, str):
         raise TypeError(f"unigrams should be a list of words, got the text {unigrams[:60]!r}")
     words = [*dict.fromkeys(word.strip() for word in unigrams or () if word.strip() not in SPECIAL)]
@@ -99,8 +99,8 @@ def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
 
 
 def kenlm_file_in(folder: Path) -> Path:
-    """Return the KenLM file of a folder: a binary if there is one, otherwise an ARPA file, which takes longer to read. Raises
-    NGramFormatError if the folder has no such file, or several of the same kind.
+    """Return the KenLM file of a folder. A binary is preferred to an ARPA file, because it is read faster. Raises
+    NGramFormatError if the folder has no such file, or several such files of the same kind.
     """
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
     for kind in (KENLM, ARPA):
@@ -119,10 +119,10 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
 
     Args:
         path: an ARPA file (also compressed) or a binary of KenLM.
-        unigrams: the words of a binary that holds only their hashes.
+        unigrams: the words, if the file is a binary with only hashes of words.
 
     Raises:
-        NGramFormatError: the file is damaged, or is a binary without words and `unigrams` is None.
+        NGramFormatError: the file is damaged, or it is a binary without words although `unigrams` is None.
         FileNotFoundError: there is no such file.
     """
     if not os.path.isfile(path):
@@ -141,26 +141,26 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
 
 
 def unknown_log_prob(table: NGramTable) -> float:
-    """Return the natural log-probability of `<unk>`; `MISSING_LOG_PROB` for a model without it."""
+    """Return the natural log-probability of `<unk>`; `MISSING_LOG_PROB` for a model without `<unk>`."""
     row = table.row_of_unigram(table.unk)
     return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
 
 
 def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
-    """Return the scores of an unfinished unknown word of 0, 1, ... characters. `unknown` is the natural log-probability of
+    """Return the scores of an unfinished unknown word of 0, 1, ... characters. `unknown`: the natural log-probability of
     `<unk>`.
 
-    pyctcdecode's search charges the offset (here a natural log, without a weight) to an unfinished unknown word, and nothing to
-    an unfinished known word. Here a known word pays its language model cost letter by letter. So an unknown word must also have
-    paid its language model cost when it has reached the length of the average word. Otherwise unknown words push known words
-    out of the beam, although they cost more in the end.
+    pyctcdecode's search charges an unfinished unknown word the offset (here a natural log, without a weight), and an unfinished
+    known word nothing. Here the search charges a known word its language model cost letter by letter. So at the length of the
+    average word, an unknown word must also have been charged its whole language model cost. Otherwise unknown words push known
+    words out of the beam, although complete unknown words cost more.
     """
     offset, share = max(min(attrs.unk_score_offset, 0.0), FORBIDDEN), attrs.alpha * unknown
     return [offset * max(1.0, n / AVG_TOKEN_LEN) + share * min(1.0, n / AVG_TOKEN_LEN) for n in range(LONGEST_WORD + 1)]
 
 
 def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
-    """Return the score of a finished unknown word. `unknown` is the natural log-probability of `<unk>`."""
+    """Return the score of a finished unknown word. `unknown`: the natural log-probability of `<unk>`."""
     return attrs.alpha * (unknown + attrs.offset)
 
 
@@ -170,8 +170,8 @@ def piece_lengths(parts: LMParts) -> list[int]:
 
 
 def checked_attrs(values: dict[str, Any]) -> Attrs:
-    """Return the weights of a language model after checking them. Raises ValueError if a weight isn't a finite number or is too
-    large (`unk_score_offset` may be minus infinity).
+    """Check the weights of a language model, and return the weights. Raises ValueError if a weight isn't a finite number or is
+    too large. (`unk_score_offset` may be minus infinity.)
     """
     weights = {name: check(name, value, ATTRS[name]) for name, value in values.items() if name != "score_boundary"}
     return Attrs(**weights, score_boundary=values["score_boundary"])
@@ -180,15 +180,15 @@ def checked_attrs(values: dict[str, Any]) -> Attrs:
 def with_unlisted(
     table: NGramTable, words: Sequence[str], unigrams: Collection[str] | None, case: str, offset: float
 ) -> NGramTable:
-    """Return a table in which the offset is added to each n-gram that ends in a word outside the unigrams.
+    """Return a table in which the offset is added to each n-gram that ends with an unlisted word.
 
-    pyctcdecode adds the offset to such a word's own log-probability, and the language model continues after the word.
+    pyctcdecode adds the offset to an unlisted word's own log-probability, and the language model continues after the word.
 
     Args:
         table: the n-grams of the language model.
         words: the word of each id.
-        unigrams: the listed words. If None, or if the language model has none of them, all its words count as listed.
-        case: as for `hf_ngpulm.lexicon.compose`.
+        unigrams: the listed words. If None, or if the language model has no listed word, all words count as listed.
+        case: see `hf_ngpulm.lexicon.compose`.
         offset: a natural log, added to log p of an unlisted word.
     """
     if unigrams is None:
