@@ -30,7 +30,7 @@ class NGramLMConfig:
         states_per_depth: number of states with contexts of 0, 1, ... tokens; empty if the n-grams consist of words.
         unk_log_prob: natural log-probability of `<unk>`; None if the model has no `<unk>`.
         bos_log_prob: natural log-probability of `<s>` in the model's source file; None if the file had none.
-        missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
+        missing_unigrams: score of token ids that have no unigram: "share", "unk" or a natural log-probability.
         tokenizer_id: name or path of the tokenizer.
         tokenizer_fingerprint: SHA-256 of the tokenizer's first `vocab_size` pieces.
         training: facts about training by hf_ngpulm; None for models from other tools.

@@ -22,8 +22,8 @@ class Part(NamedTuple):
     search of a lazy model. `lease` reserves the place of phrases in the pool of states. `subtracted` is True for the source LM.
 
     `less` and `ilm_weights` are set only if the part is language models. `less`, bool `[B]`, marks the rows in which any score
-    is subtracted. `ilm_weights`, `[B]`, holds the internal LM's weights. Each field is None if no row needs it. `inside` is set
-    only if the part has phrases that are grammars.
+    is subtracted; None if there are no such rows. `ilm_weights`, `[B]`, holds the internal LM's weights; None if all are 0.
+    `inside` is set only if the part has phrases that are grammars.
     """
 
     rows: FusedRows

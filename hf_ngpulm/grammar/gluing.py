@@ -36,7 +36,7 @@ Ways: TypeAlias = dict[Open, Expression]  # from unfinished words to the express
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Parts in sequence. Words are separated only by spaces within the texts."""
+    """Parts in sequence. No space is added between parts: "light" and "s" make the word "lights"."""
 
     parts: tuple[Part, ...]
 

@@ -124,8 +124,9 @@ class Spelled:
         """Compute values of the trie's nodes and arcs.
 
         `pushed` has the largest weight of the spellings through a node. `node_finals` has the weight of ending a sentence at a
-        node. `is_mixed` tells whether a spelling ends at a node in several places. If an arc's token may also follow a shorter
-        spelling, `clashes` has the places before the arc.
+        node. `is_mixed` marks the nodes at which a spelling ends, but the next state isn't certain: the spelling leads to
+        several states, or free words make further places possible. At the other ends of spellings, an arc may continue a longer
+        spelling with a token that may also begin the next spelling. `clashes` has the places before each of these arcs.
         """
         trie = self.trie
         sizes = np.diff(trie.path_offsets)

@@ -159,9 +159,9 @@ def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> 
     """Count the n-grams of a part of a text.
 
     Args:
-        settings: the tokenizer, the number of token ids, the order, the options, the adapter, and the words' numbers (None for
-            n-grams of tokens).
-        is_sampled: whether the facts have a sample of the texts.
+        settings: the tokenizer, the number of token ids, the order, the options, the adapter, and a dictionary with the number
+            of each word (None for n-grams of tokens).
+        is_sampled: whether the returned `TextFacts` have a sample of the texts.
 
     Returns:
         Two results. The first has the part's R n-grams, int64 `[W, R]`, sorted, with W packed integers per n-gram, and their

@@ -134,7 +134,9 @@ def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) ->
 def _unknown_mass(
     tables: Sequence[NGramTable], automata: Sequence[tuple[BackoffAutomaton, Tensor]], weights: Sequence[float]
 ) -> float:
-    """Return the probability of `<unk>` in the mixture: the models' weighted shares for tokens that no model knows."""
+    """Return the probability of `<unk>` in the mixture. From each model, take the part of its `<unk>` probability that is for
+    tokens that no model knows. The result is the sum of these parts, each multiplied by the model's weight.
+    """
     missing = [set(unknown.tolist()) for _, unknown in automata]
     nowhere = len(set.intersection(*missing))
     mass = 0.0

@@ -73,8 +73,8 @@ class NgpulmLazyAutomaton(Struct):
     """The arrays of `LazyStates`, which the core reads and writes.
 
     Members:
-        counts: `[5]`, the numbers of states, of arcs, of LM states whose n-grams have been read, of the forms (spellings) after
-            these LM states, and of composed states.
+        counts: `[5]`, five numbers: of all states; of all arcs; of the LM's states whose n-grams have been read; of the forms
+            (spellings of words) that are stored for these LM states; and of the states that have been composed.
         delimiter: id of the delimiter, or -1 if the vocabulary has none.
         start: the LM's state at the start of sentences.
         longest_chain: the longest backoff chain of the LM, in states.

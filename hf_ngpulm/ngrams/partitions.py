@@ -109,11 +109,12 @@ def cut(run: tuple[np.ndarray, np.ndarray], bounds: np.ndarray) -> list[tuple[np
 
 
 def bounds_of(samples: Sequence[np.ndarray], count: int, packing: Packing) -> np.ndarray:
-    """Return the first words at which partitions begin, int64 `[count - 1]` or fewer. The partitions have about the same size.
-    N-grams that agree in their first two digits are in one partition.
+    """Choose the bounds of partitions of about the same size. Return the first packed integer of each partition except the
+    first partition, int64 `[count - 1]` or fewer. N-grams whose first two packed tokens are equal are in the same partition.
 
     Args:
-        samples: samples of first words, in which an n-gram appears in proportion to its share.
+        samples: samples of the n-grams' first packed integers, one array for each part of the n-grams. The size of an array is
+            about proportional to the size of its part.
     """
     pair = packing.base ** max(0, packing.digits[0] - 2)
     sample = np.sort(np.concatenate(samples))

@@ -124,7 +124,9 @@ class Room:
         return max(SMALLEST_BLOCK, (self.memory or 0) // (32 * BYTES_PER_NGRAM))
 
     def spans(self, rows: int) -> Iterator[slice]:
-        """Yield slices that cover all rows: one in memory, blocks on disk; none if there are no rows."""
+        """Yield slices that cover all rows. In memory, yield one slice for all rows. On disk, yield one slice per block. Yield
+        nothing if there are no rows.
+        """
         step = self.block if self.is_on_disk else max(rows, 1)
         for first in range(0, rows, step):
             yield slice(first, min(rows, first + step))

@@ -232,7 +232,8 @@ def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int
 def _follow(
     trie: _PhraseTrie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score and the next state for each token in the state with the same index. Backoff arcs are followed as needed.
+    """Follow one token from each state: `tokens[i]` from `states[i]`. Return the scores and the next states. If a state has no
+    arc for its token, its backoff arcs are followed.
 
     Args:
         radix: factor of the nodes in `trie.keys`.

@@ -24,7 +24,9 @@ WORD = (1 << 64) - 1
 
 
 def text_hashes(tokenizer: Any, classes: int) -> Tensor:
-    """Return the factor and the hash of each class in a recogniser's outputs, int64 `[2, C]`. `classes`: number of classes."""
+    """Return two numbers for each class in a recogniser's outputs: the factor and the hash with which a text's hash is updated
+    when the class is appended. int64 `[2, C]`. `classes`: number of classes.
+    """
     pieces = [*(Vocabulary.of(tokenizer).pieces or ())][:classes]
     for token in getattr(tokenizer, "all_special_ids", ()):
         pieces[token : token + 1] = [None] if token < len(pieces) else []

@@ -154,7 +154,7 @@ class CTCSlots(Slots):
         raise TypeError("greedy search has no such scores")
 
     def unscored(self) -> np.ndarray:
-        """Return for each slot the score that a class without a token of the LM gets instead of an LM score, `[S]`."""
+        """Return a weighted score for each slot, `[S]`. Classes that aren't tokens of the LM get it instead of an LM score."""
         return unscored(self.models).cpu().numpy()
 
     def ended(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Found]]:
