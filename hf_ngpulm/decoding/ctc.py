@@ -51,8 +51,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
             `hf_ngpulm.lexicon.compose`), the default is 0. In a grammar the default is at least `0.77 log(V)` minus the mean
             logarithm of the number of tokens that may follow (`CompiledGrammar.branching`).
         beam_threshold: drops a prefix if its score is more than this below the best score (natural log). Beam search only.
-        blank_threshold: a frame counts as a blank frame if its blank has a higher probability than this, which saves time. None
-            turns this off. Beam search only.
+        blank_threshold: a frame counts as a blank frame if the probability of the blank is higher than this value. This saves
+            time. None turns this off. Beam search only.
         score_eos: adds the LM's score of `</s>` when the hypotheses are ranked. Set it to False for utterances that may stop in
             mid-sentence. Beam search only.
         merge: "tokens" (default) merges alignments of the same tokens; "text" also merges prefixes that spell the same text
@@ -76,7 +76,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         blank_id: class of the blank; default: `blank_token_id` of the config of `model`, or else the tokenizer's padding token.
         frame_seconds: duration of a frame; without it words have no times.
         confidence: confidence measure of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
-            `hf_ngpulm.search.confidence`), a `Calibration` of one, or None.
+            `hf_ngpulm.search.confidence`), a `Calibration` of such a measure, or None.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
         source_lm: an n-gram model of the recogniser's training text. Its log-probabilities are subtracted (density ratio,
             McDermott et al., ASRU 2019; with a bigram model LODR, Zheng et al., Interspeech 2022).
@@ -144,7 +144,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return self.finished(hypotheses, phrases)
 
     def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
-        """Validate logits and return the lengths of their rows, int32 `[B]`. Probabilities are refused later."""
+        """Validate logits, and return the number of frames of each row, int32 `[B]`. Probabilities are refused later."""
         return check_utterances(logits, lengths, self.blank_id)
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
@@ -194,7 +194,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return BlockStream(self.guided(phrases).slots(self.fusion.rows(batch_size, numbered(device), phrases)))
 
     def slots(self, models: RowModels) -> CTCSlots:
-        """Return a new session's search, with a slot for each row of the models."""
+        """Return a new search. It has a slot for each row of `models`."""
         if is_native(self.options.engine, models.states.device):
             return (CoreGreedySlots if self.options.is_greedy else CoreBeamSlots)(self, models)
         return (GreedySlots if self.options.is_greedy else BeamSlots)(self, models)
@@ -214,7 +214,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         return bonuses if models.silent is None else bonuses.masked_fill(models.silent, 0.0)
 
     def text_hashes(self, classes: int, device: torch.device) -> Tensor | None:
-        """Return the hashes by which beam search merges prefixes of the same text (see `hf_ngpulm.text.hashing`), or None."""
+        """Return the hashes that merge prefixes of the same text (see `hf_ngpulm.text.hashing`); None if `merge="tokens"`."""
         if self.options.merge == "tokens":
             return None
         key = classes, device

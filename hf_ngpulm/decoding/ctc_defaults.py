@@ -12,7 +12,7 @@ from ..fusion.rows import RowModels, weights_of
 
 # The default `beta` for an LM weight of 1. An average token costs about log(V) in a unigram model; with a smaller bonus the
 # search leaves words out where the recogniser hears badly (`benchmarks/sweep.py joined`). Short utterances need a smaller bonus
-# at weights above `MOST_SHARED`. There the bonus stays constant until the weighted cost of an average token in an LM is higher.
+# at weights above `MOST_SHARED`. There the bonus stays constant until an average token costs more in the weighted LM.
 BETA_SHARE, MOST_SHARED, BETA_PER_WEIGHT = 0.85, 0.8, 3.0
 # In a grammar, a token costs nothing, but a CTC model prefers short sentences there, too. Where many tokens may follow, a bonus
 # for each token would add words that nobody said. So the logarithm of the number of these tokens is subtracted, because a token

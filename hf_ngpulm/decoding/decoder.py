@@ -46,7 +46,7 @@ class Decoder(WithoutCaches):
         options: the search's options.
         fusion: the language models and phrases.
         unguided: None if an option chooses the search, or if there is a language model or a list of phrases. Otherwise the
-            given options: the search is greedy, but a call with phrases uses a beam.
+            given options. The search is then greedy, but a call with phrases uses a beam.
     """
 
     kind: ClassVar[type[FrameOptions]]
@@ -236,7 +236,7 @@ class Decoder(WithoutCaches):
         return getattr(self.options, "lm_guard", guard.OFF)
 
     def judged(self, token_ids: list[int], lm_score: float, acoustic_score: float) -> guard.Judged:
-        """Return a best hypothesis in the form that the guard takes. Words are counted only for word-level models."""
+        """Return a row's best hypothesis as an object for the guard. Words are counted only for word-level models."""
         counts = any(lm.config.words is not None for lm in self.fusion.lms)
         words = len(self.writing.text(token_ids).split()) if counts else 0
         return guard.Judged(token_ids, words, lm_score, acoustic_score)
@@ -267,8 +267,8 @@ class Decoder(WithoutCaches):
                     yield row, result
 
     def without_lms(self: AnyDecoder, rows: Sequence[int], lms: Sequence[Any] | None) -> AnyDecoder:
-        """Return a copy for some rows with other language models. `lms` has each row's model or models. None removes all
-        language models, and also the settings that balance a language model.
+        """Return a copy for some rows. The copy has the language models `lms`: each row's model or models. If `lms` is None,
+        the copy has no language models, and no settings that balance a language model.
         """
         selected = self.select(rows)
         none = dict.fromkeys(("beta", "ilm_weight", "source_lm", "source_weight")) if lms is None else {}
@@ -284,7 +284,7 @@ class Decoder(WithoutCaches):
 
 
 def in_forms(n_best: list[list[Hypothesis]], boosters: Sequence[Booster | None]) -> list[list[Hypothesis]]:
-    """Return the hypotheses, in which each phrase is written as in the row's list of phrases."""
+    """Return the hypotheses with each phrase written as in the row's list of phrases."""
     return [
         [each.written(booster.forms) for each in of_row] if booster is not None and booster.forms else of_row
         for of_row, booster in zip(n_best, boosters)

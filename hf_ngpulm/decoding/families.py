@@ -1,4 +1,4 @@
-"""Find a model's family (CTC, transducer, attention encoder-decoder), and compute the input of its decoder."""
+"""Find a model's family (CTC, transducer, attention encoder-decoder), and compute the decoder's input."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def encoded(model: Any, features: Tensor, attention_mask: Tensor | None, **more:
         more: arguments of a transducer's encoder.
 
     Returns:
-        The decoder's input: logits or the encoder's frames, `[B, T, ...]`; and each row's number of frames, int64 `[B]`, or
-        None if all rows have T frames.
+        Two values. The first is the decoder's input: logits or the encoder's frames, `[B, T, ...]`. The second is each row's
+        number of frames, int64 `[B]`; None if all rows have T frames.
     """
     if is_transducer(model):
         return transducer_of(model).encode(features, attention_mask, **more)

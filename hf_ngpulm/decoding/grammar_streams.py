@@ -161,8 +161,8 @@ class GrammarStreams:
         return compiled, weighing.calibrated(grammar, self.decoder.kind.family)
 
     def _searches(self, sids: list[int]) -> list[tuple[Any, dict[int, int]]]:
-        """Return two pairs of a search and a dictionary, for the searches without and with grammars. The dictionary maps each
-        stream to the stream's number in that search.
+        """Return two pairs: for the search without grammars, and for the search with grammars. A pair has the search, and a
+        dictionary from streams to the streams' numbers in this search.
         """
         streams = {sid: self._streams[sid] for sid in sids}
         free = {sid: stream.free for sid, stream in streams.items() if stream.free is not None}

@@ -126,7 +126,7 @@ class GraphDecoder(Decoder):
         return self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
 
     def slots(self, models: RowModels) -> GraphSlots:
-        """Return a new session's search, with a slot for each row of the models."""
+        """Return a new search. It has a slot for each row of `models`."""
         return GraphSlots(self, models)
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:

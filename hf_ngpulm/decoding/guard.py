@@ -6,11 +6,11 @@ rows, both in natural log per token of the best hypothesis:
     evidence = log-probability of the LM + entropy of the LM's unigrams
     cost     = acoustic score of the best hypothesis without LMs - acoustic score of the best hypothesis
 
-The evidence is 0 if the LM predicts the text no better than its unigrams predict their own text. For speech that suits the LM,
-the evidence is 1.5 to 2. A low evidence detects an unsuitable LM over tokens. A high cost detects an unsuitable word-level LM,
-which may turn any speech into words that the LM predicts well. Such rows are decoded again without the LM. Acoustic scores are
-at most 0, so the cost can be high only in rows with a low acoustic score. Only these rows are decoded without LMs to compute
-the cost.
+The evidence is 0 if the LM predicts the text no better than the LM's unigrams predict their own text. For speech that suits the
+LM, the evidence is 1.5 to 2. A low evidence detects an unsuitable LM over tokens. A high cost detects an unsuitable word-level
+LM, which may turn any speech into words that the LM predicts well. Such rows are decoded again without the LM. Acoustic scores
+are at most 0, so the cost can be high only in rows with a low acoustic score. Only these rows are decoded without LMs to
+compute the cost.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def highest_cost(lm_guard: float | str, models: Sequence[NGramLM], tokens: float
 
 
 def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float:
-    """Return how much better an LM predicts a transcript than its unigrams predict their own text, in nats per token.
+    """Return how much better an LM predicts a transcript than the LM's unigrams predict their own text, in nats per token.
 
     Args:
         log_prob: the LM's log-probability of the transcript, natural log.
@@ -126,7 +126,7 @@ def log_prob(lm: NGramLM, tokens: Sequence[int]) -> float:
 
 
 def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], list[Any] | None]]:
-    """Group the rows to decode again into batches. Return pairs of row numbers and the rows' language models (None: no models).
+    """Make batches of the rows to decode again. Return each batch's row numbers and language models (None: no models).
 
     `changed`, `doubted`: the two dictionaries of `kept_models`. Doubted rows are decoded without models, to learn the cost.
     """
@@ -159,7 +159,7 @@ class Memory:
         self.likeliest = self.likeliest + (logits.amax(-1) - logits.logsumexp(-1)).sum()
 
     def add(self, tokens: Sequence[int], words: int, acoustic_score: float) -> None:
-        """End an utterance with its best hypothesis: its tokens, its number of words, and its acoustic score."""
+        """End an utterance. The arguments are the best hypothesis's tokens, number of words, and acoustic score."""
         if isinstance(self.likeliest, Tensor):
             self.cost = self.cost / 2 + max(float(self.likeliest) - acoustic_score, 0.0)
         self.tokens, self.words = self.tokens / 2 + len(tokens), self.words / 2 + words
@@ -167,7 +167,7 @@ class Memory:
 
     @property
     def leaves_out(self) -> bool:
-        """Return whether the LM has too little evidence or costs too much, so that the next utterance is decoded without it."""
+        """Return whether the next utterance is decoded without the LM, because the evidence is too low or the cost too high."""
         if self.tokens < ENOUGH_TOKENS:
             return False
         if self.cost > highest_cost(self.lm_guard, self.models, self.tokens):

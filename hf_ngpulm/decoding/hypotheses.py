@@ -64,7 +64,7 @@ class Hypothesis:
 
     Args:
         text: the transcript.
-        token_ids: its tokens.
+        token_ids: the transcript's tokens.
         score: the search's total score (natural log): `acoustic_score`, plus the weighted scores of the language models (with
             `</s>` if `score_eos`) and the bonuses, minus the weighted internal LM. A transducer's score also includes
             blank-aware scoring. A transducer's beam search ranks hypotheses by score / (number of tokens + 1).
@@ -80,7 +80,7 @@ class Hypothesis:
         token_frames: first frame of each token.
         token_ends: the frame after each token's last frame.
         phrases: the reports of a `hf_ngpulm.PhraseDecoder` on phrases.
-        forms: the spellings of phrases. `text` and `words` have each phrase as it is listed, `token_ids` as it was heard.
+        forms: the spellings of phrases. `text` and `words` have each phrase as listed. `token_ids` has each phrase as heard.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
     """
 
@@ -143,7 +143,7 @@ class Hypothesis:
 def _as_written(match: Match, split: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
     """Return the words of a phrase as listed. If another number of words was heard, return the whole phrase as one word.
 
-    `split`: the heard words, each with its first token and the token after its last one.
+    `split`: the heard words, each with the word's first token, and the token after the word.
     """
     wanted = match.text.split()
     if not wanted:  # it is never written

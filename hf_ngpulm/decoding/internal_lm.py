@@ -1,4 +1,4 @@
-"""Compute the weights of a transducer's internal LM: the joint network without encoder input (Meng et al., SLT 2021)."""
+"""Compute the weights of a transducer's internal LM (the joint network without encoder input; Meng et al., SLT 2021)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ILM_SHARE = 0.7  # default weight, relative to the LM's
 
 
 def ilm_weights_of(weight: float | Tensor | None, fusion: Fusion, models: RowModels) -> Tensor | None:
-    """Return the weight of the internal LM in each row, float32 `[B]`; None if it isn't subtracted in any row.
+    """Return the weight of the internal LM in each row, float32 `[B]`; None if no row has an internal LM to subtract.
 
     Args:
         weight: the decoder's option `ilm_weight`.

@@ -80,8 +80,8 @@ class LookStreams:
         """Open a stream.
 
         Args:
-            lms: the stream's language model, or None, and its weight.
-            phrases: one list, or a `LookContext` of the same language models and settings.
+            lms: a pair: the stream's language model (or None), and the model's weight.
+            phrases: a list of phrases, or a `LookContext` that was made with the same language models and settings.
             settings: keyword arguments of `PhraseDecoder`.
         """
         looks = _looks(self.decoder, lms, phrases, settings)

@@ -161,7 +161,7 @@ class Options:
 
     @classmethod
     def remembered(cls, lm: Any, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the given weights and options, and settings that were tuned for the recogniser and saved with the LM."""
+        """Return the given weights and options. Add the settings that were tuned for the recogniser and saved with the LM."""
         given = cls.settled(given)
         asked = {cls.known_as.get(name, name): value for name, value in {**dict.fromkeys(cls.names()), **given}.items()}
         settings = with_remembered(lm, model, asked | cls.always, came_with=cls.came_with)
@@ -216,12 +216,12 @@ class FrameOptions(Options):
 
     @property
     def is_greedy(self) -> bool:
-        """Return whether the search keeps one hypothesis."""
+        """Return whether the search keeps only one hypothesis."""
         return False
 
     @property
     def num_searched(self) -> int:
-        """Return the number of hypotheses that a search returns; with a rescorer, the number that it reads."""
+        """Return the number of hypotheses that a search returns; with a rescorer, the number that the rescorer reads."""
         return self.num_return_sequences if self.rescorer is None else self.rescorer_best or getattr(self, self.beam)
 
     @property
@@ -256,7 +256,7 @@ class BeamOptions(FrameOptions):
 
     @property
     def rescorer_frames(self) -> int | None:
-        """Return the number of frames between two turns of a rescorer during the search; None if it only ranks at the end."""
+        """Return the number of frames between two turns of the rescorer; None if the rescorer ranks only at the end."""
         if self.rescorer_every is None or self.rescorer_every == EVERY_WORD:
             return None if self.rescorer_every is None else 1
         assert self.frame_seconds is not None and not isinstance(self.rescorer_every, str)

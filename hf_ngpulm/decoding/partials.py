@@ -70,7 +70,7 @@ class Transcript:
         return splitter.text([*self.ids[:count], *more]) if text is None else text
 
     def _added(self, more: Sequence[int]) -> str | None:
-        """Return the text that the tokens `more` add after `_text`; None if they change earlier text."""
+        """Return the text that the tokens `more` add after `_text`; None if these tokens change earlier text."""
         whole = self.writing.text([*self.ids[self._before : self._at], *more])
         return whole[len(self._between) :] if whole.startswith(self._between) else None
 

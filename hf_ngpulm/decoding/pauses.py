@@ -26,7 +26,7 @@ FRAMES_AT_ONCE, PIECES_AT_ONCE = 1024, 64
 
 
 class Piece(NamedTuple):
-    """Hold a part of a row of a batch: the frames from `first` to `last`, exclusive."""
+    """Hold a part of a batch's row: the frames `first .. last - 1`."""
 
     row: int
     first: int
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
 
 def frames_of_pause(pause_seconds: float, frame_seconds: float | None) -> int:
-    """Return the minimum length of a pause, in frames. `frame_seconds`: the duration of a frame, which the decoder has."""
+    """Return the minimum length of a pause, in frames. `frame_seconds`: the decoder's value for the duration of a frame."""
     assert frame_seconds is not None  # checked when the decoder was made
     return max(1, math.ceil(pause_seconds / frame_seconds - 1e-6))
 

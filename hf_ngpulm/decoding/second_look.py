@@ -74,7 +74,7 @@ class PhraseList:
     Attributes:
         boosted: the phrases without their thresholds, for the search.
         positive: the phrases of positive or zero weight.
-        written: the spellings of `Phrase` objects, each of which is written as the phrase's `text`.
+        written: the spellings of `Phrase` objects. Transcripts get the phrase's `text` instead of such a spelling.
         texts: the text of each phrase.
     """
 
@@ -100,8 +100,8 @@ class PhraseList:
         return Forms.of(self.positive, every=True)
 
     def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float | None) -> float | None:
-        """Return the threshold of a phrase that was found as `tokens` tokens; None if the phrase always stays. `rate`: accepted
-        false alarms per hour; None for no such limit.
+        """Return the threshold of a phrase whose words in the transcript have `tokens` tokens; None if the phrase always stays.
+        `rate`: accepted false alarms per hour; None for no such limit.
         """
         own = self.own.get(match.text)
         return own if own is not None or rate is None else thresholds.of(rate, self.size, tokens)
@@ -233,7 +233,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
 
     Args:
         decoder: a `CTCDecoder` or a `TransducerDecoder`, with a tokenizer.
-        phrases: texts, pairs of a text and a weight, or `Phrase` objects; or a list with such phrases, or None, for each row.
+        phrases: texts, pairs of a text and a weight, or `Phrase` objects. A list of lists has one such list (or None) per row.
         phrase_weight: factor of the bonuses, a number or a tensor `[B]`.
         false_alarms_per_hour: how many phrases that nobody said are accepted in an hour of speech (default 1). With None, only
             phrases with their own `threshold` may be rejected.
@@ -348,8 +348,8 @@ class PhraseDecoder(Generic[AnyDecoder]):
         return self._spotters[key]
 
     def _told(self, found: list[list[Hypothesis]], lists: list[PhraseList]) -> list[list[Hypothesis]]:
-        """Return the hypotheses `found`. With `explain`, each row's best one also gets a report on each phrase of the row's
-        list that has no report yet.
+        """Return the hypotheses `found`. With `explain`, each row's best hypothesis also gets a report on each phrase of the
+        row's list that has no report yet.
         """
         if not self.explain:
             return found
@@ -408,7 +408,7 @@ class PhraseDecoder(Generic[AnyDecoder]):
         )
 
     def without_lms(self) -> PhraseDecoder[AnyDecoder]:
-        """Return a copy without language models for a batch of one row."""
+        """Return a copy for a batch of one row. The copy has no language models."""
         changed = copy.copy(self)
         changed.decoder, changed.without = (each.without_lms([0], None) for each in (self.decoder, self.without))
         return changed

@@ -69,7 +69,7 @@ class SpottedPhrases:
         thresholds: function that takes numbers of tokens, `[N]`, and returns thresholds for phrases without their own
             threshold.
         weight: factor of the bonuses.
-        every: whether to weigh, and report on, phrases far below their thresholds, too.
+        every: whether phrases far below their thresholds are also weighed and reported.
         decoder: a decoder without these phrases.
 
     Attributes:
@@ -114,7 +114,7 @@ class SpottedPhrases:
     def look(
         self, decoder: CTCDecoder, logits: Tensor, lengths: Tensor, plain: Sequence[Sequence[Hypothesis]], rows: Sequence[int]
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Spot phrases in a batch. Return the hypotheses; each row's best hypothesis has the entering phrases, and reports.
+        """Spot phrases in a batch. Return the hypotheses. The best hypothesis of a row has the entering phrases and reports.
 
         Args:
             logits: `[B, T, C]`.

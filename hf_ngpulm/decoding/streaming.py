@@ -59,8 +59,8 @@ class StreamingDecoder:
 
     Partials of ALSD lag behind the audio. All hypotheses have taken the same number of steps (tokens plus frames), so
     hypotheses with fewer tokens are at later frames. All hypotheses wait until the audio for the hypothesis at the latest frame
-    has arrived. The lag, in frames, is the number of tokens that the longest hypothesis has more than the shortest one. In a
-    TDT, the lag may be this number times the longest duration. `close` and `reset` decode the remaining audio.
+    has arrived. The lag, in frames, is the difference in tokens between the longest and the shortest hypothesis. In a TDT, the
+    lag may be this difference times the longest duration. `close` and `reset` decode the remaining audio.
 
     A stream can take a second look at its phrases at the end of each utterance: `open(phrases=..., false_alarms_per_hour=...)`.
     `close` and `reset` then return the hypotheses of a `PhraseDecoder`. The frames of the utterance are kept until then.
@@ -73,9 +73,9 @@ class StreamingDecoder:
         decoder: a `CTCDecoder` or `GraphDecoder`, whose chunks are logits `[T, C]`; or a `TransducerDecoder`, whose chunks are
             encoder frames `[T, D]` as its model's `encode` returns them. The search may be greedy or have a beam.
         max_streams: maximum number of open streams. The memory of all streams is allocated at once.
-        endpoint_frames: number of frames after the end of the last token from which `Partial.endpoint` is set. It is never set
-            before the first token, or with None. The caller reacts to the endpoint, for example with `reset` for a new
-            utterance.
+        endpoint_frames: `Partial.endpoint` is set when at least this number of frames has passed since the end of the last
+            token. Before the first token, the endpoint is never set. None sets no endpoints. The caller reacts to the endpoint,
+            for example with `reset` for a new utterance.
         endpoint_seconds: the same duration in seconds; the decoder must know `frame_seconds`.
         device: device of the chunks and of the search; a `GraphDecoder` always searches on the CPU. The default is the device
             of the transducer or language model, or the CPU if there is neither.
@@ -173,7 +173,7 @@ class StreamingDecoder:
         Args:
             lm: a language model of the decoder, or None. It is required if the decoder has a list of models.
             lm_weight: the LM's weight; default: the decoder's weight.
-            phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for none. The default is the decoder's
+            phrases: phrases to favour: a `PhraseBooster`, or its arguments; None for no phrases. The default is the decoder's
                 phrases.
             phrase_weight: factor of the phrases' bonuses, also for phrases that the stream switches to later. The default is
                 the decoder's factor. In a graph it is the discount of phrases without their own discount.
@@ -289,7 +289,7 @@ class StreamingDecoder:
         return sid
 
     def _looked_at(self, phrases: Any, phrase_weight: float | None, look: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Check the arguments of a second look. Return its phrases, and `look` with the phrase weight added.
+        """Check the arguments of a second look. Return the phrases, and `look` with the phrase weight added.
 
         `phrases`: as for `open`. `look`: settings of the second look, keyword arguments of `PhraseDecoder`.
         """

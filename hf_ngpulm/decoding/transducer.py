@@ -204,7 +204,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return paths
 
     def _paths_of(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool) -> list[list[TransducerPath]]:
-        """Return the best paths of each row, searched with all of its language models."""
+        """Return the best paths of each row. The search uses all language models of the row."""
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
         if self.options.pause_seconds is None or not len(frames):
@@ -234,7 +234,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return paths
 
     def slots(self, models: RowModels, dtype: torch.dtype) -> TransducerSlots:
-        """Return a new session's search, with a slot for each row of the models. `dtype` is the type of the streams' frames."""
+        """Return a new search. It has a slot for each row of `models`. `dtype` is the type of the streams' frames."""
         rows = len(models.states)
         like = torch.zeros((rows, LEAST_ROOM, 0), dtype=dtype, device=models.states.device)
         of_search = models._replace(ilm_weights=self.ilm_weights(models))

@@ -125,7 +125,7 @@ class SlotValue:
     confidence: float | None = None
 
     def as_dict(self, begin: float = 0.0) -> dict[str, Any]:
-        """Return the slot as a dictionary, without unknown entries. `begin`: seconds to add to its times."""
+        """Return the slot as a dictionary, without unknown entries. `begin`: seconds to add to the slot's times."""
         times = {"start": self.start, "end": self.end}
         later = {name: round(begin + time, 3) for name, time in times.items() if time is not None}
         return {name: value for name, value in {**vars(self), **later}.items() if value is not None}

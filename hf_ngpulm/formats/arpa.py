@@ -216,7 +216,7 @@ def _is_number(field: bytes) -> bool:
 
 
 class _Section:
-    """Read the n-grams of order n from the bytes `first` to `end` (exclusive). `promised`: number of n-grams in the header."""
+    """Read the n-grams of order n from the bytes `first` to `end` (exclusive). `promised`: the header's number of n-grams."""
 
     def __init__(self, text: _Text, n: int, first: int, end: int, promised: int) -> None:
         self.text, self.n, self.first, self.end, self.promised = text, n, first, end, promised

@@ -2,8 +2,8 @@
 
 The method is Whisper's (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; `timing.py` of
 openai/whisper). In Whisper, certain attention heads are known to follow the audio. In other models such heads are unknown, so
-all heads in the second half of the layers are averaged. The decoder reads the whole transcript a second time. The steps that
-predict the tokens have attention weights, which are normalised over the steps and smoothed by a median over time. Dynamic time
+all heads in the second half of the layers are averaged. The decoder reads the whole transcript a second time. The attention
+weights of the steps that predict the tokens are normalised over the steps, and smoothed by a median over time. Dynamic time
 warping then finds the monotonic path through these weights.
 """
 

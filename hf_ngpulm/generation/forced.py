@@ -76,8 +76,8 @@ class OwnScores:
         return list(zip(self.of(texts, rows), map(len, texts)))
 
     def of(self, transcripts: Sequence[Sequence[int]], rows: Sequence[int] | None = None) -> list[float]:
-        """Return the log-probability (natural log) of each transcript in text tokens. `rows`: the recording of each transcript;
-        by default there is one transcript for each recording.
+        """Return the log-probability (natural log) of each transcript. `transcripts`: text tokens. `rows`: the recording of
+        each transcript; by default there is one transcript for each recording.
         """
         ended = [[*transcript, self.end] for transcript in transcripts]
         return forced_scores(self.model, self.outputs, self.mask, self.prompts, ended, rows)

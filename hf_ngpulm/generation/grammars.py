@@ -126,7 +126,7 @@ class Beginning(LogitsProcessor):
 
 
 def of_rows(encoded: Any, rows: int) -> Any:
-    """Return the encoder's outputs with a single copy of each row. (`generate` has replaced each row by a copy per beam.)"""
+    """Return the encoder's outputs with a single copy of each row. (`generate` has made a copy of each row for each beam.)"""
     beams = len(encoded[0]) // rows
     values = {name: value[::beams] for name, value in encoded.items() if isinstance(value, Tensor)}
     return type(encoded)(**values)

@@ -1,4 +1,4 @@
-"""Keep transcripts inside a grammar: rule out tokens that its automaton doesn't score."""
+"""Keep transcripts inside a grammar: rule out control tokens, and punctuation marks after punctuation marks."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return scores
 
     def _add_parts(self, scores: Tensor, input_ids: Tensor, parts: list[Part]) -> None:
-        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place. Nothing is added to rows in a loop."""
+        """Add all parts' scores to `scores`, float32 `[B, C]`, in place, but not in rows in a loop. `input_ids`: `[B, L]`."""
         in_loop = self.rule_out(scores, input_ids, parts)
         parts = [part.after(input_ids) for part in parts]
         if any(part.less is not None for part in parts):
@@ -180,7 +180,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], in_loop: Tensor,
         unheard: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Add all parts to scores float32 `[B, C]` after tokens `[B, L]`, in place.
+        """Add all parts' scores to `scores`, float32 `[B, C]`, in place. `input_ids`: the tokens so far, `[B, L]`.
 
         Args:
             states: for each part, the automaton's state in each row.
@@ -289,7 +289,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     @property
     def lists(self) -> dict[str, int]:
-        """Return the number of values of each argument that has one value per recording, by the argument's name."""
+        """For each argument with a value per recording, return the number of values, by the argument's name."""
         fusion = self.fusion
         arguments = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
         arguments |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}

@@ -28,7 +28,7 @@ OF_RESCORER = ("rescorer", "rescorer_weight", "word_bonus", "rescorer_every")
 
 
 class SecondPass(NamedTuple):
-    """Hold a rescorer, its weight, the bonus per word (numbers, or tensors with one per recording), and when it scores."""
+    """Hold a rescorer and its settings. Weight and bonus per word are numbers, or tensors with a value per recording."""
 
     rescorer: Any
     weight: float | Tensor = RESCORER_WEIGHT
@@ -153,7 +153,7 @@ class Shares(LogitsProcessor):
     scores of the next token, and its share from the previous step is subtracted. So a beam's score contains only one share.
 
     Attributes:
-        added: a tensor `[B * K]` for each step, the number that was added to each row's scores: the new share minus the
+        added: a tensor `[B * K]` for each step. It has the number that was added to each row's scores: the new share minus the
             previous share.
     """
 

@@ -2,11 +2,12 @@
 continuations of A.
 
 If A and B are possible after the same words, and A covers B, a search can drop B. Without weights, A covers B if A's language
-includes B's language. The largest simulation has these pairs (Milner, "An algebraic definition of simulation between programs",
-1971). First, all pairs that obviously don't cover are dropped. Then, a pair is dropped if a symbol leads from it to a dropped
-pair, until no pair is dropped any more.
+includes B's language. These pairs form the largest simulation relation (Milner, "An algebraic definition of simulation between
+programs", 1971). First, all pairs that obviously don't cover are dropped. Then, a pair is dropped if a symbol leads from it to
+a dropped pair, until no pair is dropped any more.
 
-A search needs only a few of all pairs. So a pair is decided when a search needs it, from the pairs to which symbols lead.
+A search needs only a few of all pairs. So a pair is decided when a search needs the pair, on the basis of the pairs to which
+symbols lead.
 
 A free word is any word that a wildcard matches.
 """

@@ -48,9 +48,9 @@ class Grammar:
             of expressions is a choice.
         lists: the entries of each list that the expressions name: texts, pairs of a text and the slot's value, or a mapping
             from texts to values.
-        evidence: for families of recognisers ("ctc", "transducer", "attention"), the curve from evidence to confidence: a pair
-            of a middle and a width. `hf_ngpulm.evaluation.tune_grammar` finds these numbers. Other families have the default
-            curve.
+        evidence: a dictionary from families of recognisers ("ctc", "transducer", "attention") to curves. A curve turns evidence
+            into confidence, and is a pair of a middle and a width. `hf_ngpulm.evaluation.tune_grammar` finds these numbers.
+            Other families have the default curve.
 
     Raises:
         GrammarError: `lists` lacks a list, a list is empty or contains itself, or the grammar is too large or nested too

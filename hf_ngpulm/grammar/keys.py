@@ -28,7 +28,7 @@ class Keys:
     word's group.
 
     Args:
-        start: number of the copy of the start state: the number after the automaton's last state.
+        start: number of the copy of the start state. It follows the number of the automaton's last state.
         free_of: int64 `[start + 1]`, for each state the state after any number of free words, or -1.
 
     Attributes:
@@ -120,7 +120,7 @@ class Keys:
 
 
 class _Table:
-    """The concatenated spellings of all symbols. A bundle has the spellings of one symbol with the same first token.
+    """The concatenated spellings of all symbols. A bundle has the spellings of one symbol that begin with the same token.
 
     Attributes:
         firsts: int64 `[bundles]`, the first token of each bundle.

@@ -43,7 +43,7 @@ class Action(NamedTuple):
 
 
 class Arc(NamedTuple):
-    """An arc to `target`. It reads `symbol`; None reads nothing."""
+    """An arc to the state `target`. It reads `symbol`. If `symbol` is None, it reads nothing."""
 
     target: int
     symbol: Symbol | None = None
@@ -76,7 +76,8 @@ class Symbols:
     Args:
         spellings: for each symbol except `FREE`, a dictionary from the symbol's spellings to the values of the entries with
             these spellings.
-        free_end: function that returns the end of the free word that begins at a place; if none begins there, the place itself.
+        free_end: function from a place to the end of the free word that begins there. Without a free word, it returns the
+            place.
         skipped: function from a place between words to the place of the next unit that isn't skipped.
         initial: more spellings of each symbol, which are valid only at the beginning of a transcript.
         separators: units that separate words; None if words need no separator.

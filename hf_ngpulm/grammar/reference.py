@@ -33,8 +33,9 @@ Ways: TypeAlias = dict[Way, float]
 def readings(rules: Rules, text: str) -> list[Meaning]:
     """Return all readings of a text, the best one first.
 
-    Readings are ranked by weight. Among readings of equal weight, a reading with fewer words in wildcards is better; then, a
-    reading whose expressions come first. Case is ignored. But if a slot has its words as value, the words keep their case.
+    Readings are ranked by weight. Among readings of equal weight, fewer words in wildcards are better. If these numbers are
+    equal, the reading whose expressions come first is better. Case is ignored, but words that are a slot's value keep their
+    case.
 
     Args:
         text: words, separated by spaces, without punctuation marks.

@@ -49,7 +49,7 @@ class Rules(NamedTuple):
     Args:
         intents: the expression of each intent. A grammar without intents has the single key None.
         lists: the entries of each list, as pairs (spoken text, value).
-        evidence: for families of recognisers, the curve of confidence that `hf_ngpulm.evaluation.tune_grammar` found.
+        evidence: a dictionary from families of recognisers to the curves that `hf_ngpulm.evaluation.tune_grammar` found.
     """
 
     intents: dict[str | None, Expression]

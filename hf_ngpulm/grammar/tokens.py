@@ -37,7 +37,7 @@ MOST_STATES = 5_000_000
 
 class _Backoff(NamedTuple):
     """The backoff state and weight of a set of places, and the set's rank. States are numbered in the order of their ranks, so
-    that each backoff state precedes its users.
+    that a backoff state has a lower number than the states that back off to it.
     """
 
     rank: int
@@ -226,7 +226,7 @@ class _Compiler(Spelled):
         return self.sets[key]
 
     def _add_final(self, number: int, places: Places, otherwise: float | None = None) -> None:
-        """Add an arc for the end of the sentence to state `number`, with the largest weight that it has in `places`. If no
+        """Add an arc for the end of the sentence to state `number`, with the largest weight that the end has in `places`. If no
         sentence may end there, use the weight `otherwise`; None adds no arc.
         """
         ends = [
@@ -248,7 +248,7 @@ class _Compiler(Spelled):
             self.arcs_of_sets.append((number, token, weight, target))
 
     def _assembled(self, start: int) -> BackoffAutomaton:
-        """Return the automaton of the reachable states, numbered so that each backoff state precedes its users."""
+        """Return the automaton of the reachable states. A backoff state comes before the states that back off to it."""
         size = self.first_set + len(self.sets)
         backoffs, weights = np.zeros(size, dtype=np.int64), np.full(size, -self.price)
         ranks = np.full(size, 3)

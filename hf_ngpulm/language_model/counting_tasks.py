@@ -30,7 +30,7 @@ BATCHES_PER_TASK = 16  # of texts that are encoded already
 
 @dataclass(frozen=True)
 class TextFacts:
-    """Hold facts about a text after its n-grams were counted."""
+    """Hold the sizes of a text whose n-grams were counted, the unknown parts of the text, and a sample."""
 
     num_sentences: int
     num_tokens: int
@@ -39,7 +39,7 @@ class TextFacts:
     sample: list[str]  # the first texts, as they were encoded
 
     def with_more(self, facts: TextFacts) -> TextFacts:
-        """Return the facts about a longer text: this text, followed by the text that `facts` describe."""
+        """Return the `TextFacts` of a longer text: this text, followed by the text of the argument."""
         unknown = self.unknown
         if facts.unknown is not None:
             unknown = facts.unknown if unknown is None else unknown + facts.unknown
@@ -63,8 +63,8 @@ def count_on(
     `adapter`: rewrites texts and counts the changes. `done`: called after each part, with the number of counted parts.
 
     Returns:
-        The counted parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing of the n-grams, facts about
-        the text, and the words of word-level n-grams (None for tokens).
+        The counted parts in order, `first_seen` of the whole text (see `NGramCounts`), the packing of the n-grams, the text's
+        `TextFacts`, and the words of word-level n-grams (None for tokens).
     """
     told = dataclasses.replace(options, valid=None, outputs=None, limit_vocabulary=None, cluster=None, workers=1, style_of=None)
     parts, numbers = _parts(texts), None
@@ -161,11 +161,11 @@ def count_part(part: list[Any], settings: tuple[Any, ...], is_sampled: bool) -> 
     Args:
         settings: the tokenizer, the number of token ids, the order, the options, the adapter, and a dictionary with the number
             of each word (None for n-grams of tokens).
-        is_sampled: whether the returned `TextFacts` have a sample of the texts.
+        is_sampled: whether the returned `TextFacts` contain a sample of the texts.
 
     Returns:
-        Two results. The first has the part's R n-grams, int64 `[W, R]`, sorted, with W packed integers per n-gram, and their
-            counts `[R]`. The second has R, a sample of the n-grams' first integers, `first_seen` (see `NGramCounts`),
+        Two results. The first has the part's R n-grams in sorted order, int64 `[W, R]` (W packed integers per n-gram), and the
+            n-grams' counts `[R]`. The second has R, a sample of the n-grams' first integers, `first_seen` (see `NGramCounts`),
             `TextFacts`, and the adapter.
     """
     tokenizer, vocab_size, order, options, adapter, numbers = settings

@@ -1,4 +1,4 @@
-"""Interpolate backoff models into one model. Its n-grams have p(w | h) = sum over the models of weight * p(w | h)."""
+"""Interpolate backoff models into one model. Each n-gram gets p(w | h) = sum over the models of weight * p(w | h)."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class TextCounts:
         """Return the probabilities of a text's tokens, and of `</s>` after the text.
 
         Args:
-            without: whether to subtract one occurrence of the text from the counts; the text must be among the texts.
+            without: whether to subtract one occurrence of the text from the counts; the text must have been added.
         """
         ids = tuple(text)
         own = self._ngrams_in(ids) if without else Counter[Ids]()

@@ -22,7 +22,7 @@ class LogLinear:
 
     Args:
         models: language models over the same token ids.
-        weights: one per model.
+        weights: one weight per model.
 
     Raises:
         ValueError: there are no models, the number of weights differs, or a weight isn't a finite number.

@@ -91,7 +91,7 @@ class Walk:
         self.unknown = int(unk_tokens[0]) if unk_tokens.numel() else -1
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of tokens, and the states after them.
+        """Return the log-probabilities of tokens, and the states after the tokens.
 
         `<s>` scores 0 and leads to the start state. `tokens`: token ids of a table. In a table, V is `<s>`, and V + 1 is
         `</s>`.
@@ -127,8 +127,8 @@ def renormalised(table: NGramTable) -> NGramTable:
     """Return the table with new backoff weights, so that every context sums to one.
 
     The weights are computed first for short contexts, then for longer contexts. A weight is a quotient (Katz 1987). The
-    numerator is 1 minus the probability of the context's n-grams. The denominator is 1 minus the probability of their last
-    tokens in the shorter context.
+    numerator is 1 minus the probability of the context's n-grams. The denominator is 1 minus the probability of the n-grams'
+    last tokens in the shorter context.
     """
     has_children = []
     for order, above in zip(table.orders, (*table.orders[1:], None)):

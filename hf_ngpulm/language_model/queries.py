@@ -36,7 +36,7 @@ class Queries:
     num_ngrams: tuple[int, ...] = _from_part("config.num_ngrams", "N-grams of each order.")
 
     def initial_states(self, batch_size: int, bos: bool = True) -> Tensor:
-        """Return the states before the first token, int32 `[B]`: the state after `<s>`, or of no context if `bos=False`."""
+        """Return the states before the first token, int32 `[B]`: after `<s>`, or with an empty context if `bos=False`."""
         return self.automaton.initial_states(batch_size, bos)
 
     def scores(self, states: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class Sentences:
-    """Yield the text in batches: the token ids `[L]` (-1 for unknown tokens), the lengths `[S]`, and the number of the batch's
-    first sentence.
+    """Yield the text in batches. A batch has the token ids `[L]` (-1 for unknown tokens), the sentences' lengths `[S]`, and the
+    number of its first sentence.
 
     If several processes share the text, each of the n processes yields every n-th batch.
     """
@@ -73,8 +73,8 @@ class Sentences:
 
 
 def doubts(unknown: Counter[str], sample: list[str], writer: Any) -> list[str]:
-    """Return warnings about a training text. `unknown`: counts of the parts that the tokenizer can't write. `sample`: some of
-    the sentences. `writer`: transcripts or the tokenizer of the recogniser, see `mismatches`.
+    """Return warnings about a training text. `unknown`: counts of the pieces of text that the tokenizer can't write. `sample`:
+    some of the sentences. `writer`: transcripts or the tokenizer of the recogniser, see `mismatches`.
     """
     found = mismatches(sample, writer)
     if unknown:

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """Hold a trained model and facts about the training."""
+    """Hold a trained model and a report on the training."""
 
     parts: LMParts  # the model, see `hf_ngpulm.NGramLM`; on the CPU
     unknown: Counter[str] | None  # counts of the parts of text that the tokenizer can't write; None if the texts are token ids

@@ -28,12 +28,12 @@ class TrainingOptions:
             must be 0. The last also holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur
             once.
         max_ngrams: maximum number of n-grams. The finished model is pruned to it by relative entropy (Stolcke 1998).
-        normalise: change of texts before they are encoded: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
+        normalise: how texts are changed before they are encoded: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
             "whisper-en", a list of these names, or a function from text to text.
         style_of: a recogniser; texts are rewritten in its style. Pass its tokenizer or processor, a repo or folder with a
             tokenizer, or some of its transcripts (a list, or a file with one transcript per line). Texts get the recogniser's
             case, punctuation and form of numbers (words or digits). If the recogniser writes no hyphens, hyphens are removed.
-            `outputs`, or else the tokenizer, show the style. Changes are logged. Numbers need the extra `text`.
+            `outputs`, or else the tokenizer, shows the style. Changes are logged. Numbers need the extra `text`.
         language: language of the texts. Numbers are rewritten only in "en". The default is "en" for English-only Whisper
             models, otherwise unknown.
         leading_blank: whether sentences get a leading space that the tokenizer doesn't add. The default is True for Whisper's

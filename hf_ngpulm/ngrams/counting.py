@@ -91,8 +91,8 @@ class NGramCounter:
         resume: whether to keep the files until `forget` is called, and to continue from files that an earlier process left in
             the folder. `num_sentences` is then the number of sentences counted so far. First add the first batch again,
             unchanged. Then add the batches after the counted sentences.
-        from_last: pack n-grams from their last token to their first (see `Packing`). Then call `run` for the result, not
-            `finish`.
+        from_last: whether to pack n-grams from their last token to their first (see `Packing`). Then call `run` for the result,
+            not `finish`.
 
     Raises:
         ValueError: an argument is out of range, or the files were written for another vocabulary size or order.
@@ -263,7 +263,7 @@ class NGramCounter:
         return self.steps.count(self.steps.pack(on_device, num_starts, self.packing))
 
     def _take_run(self, run: SortedRun) -> None:
-        """Store a sorted run. First merge it with runs of up to twice its size, so that each n-gram is merged few times."""
+        """Merge a sorted run with stored runs of up to twice its size (so each n-gram is merged few times), and store it."""
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = self.steps.merge(self._runs.pop(), run)
         self._runs.append(run)
@@ -351,8 +351,8 @@ class NGramCounter:
         return SortedRun(by_column[:-1], by_column[-1, :size])
 
     def _merged_parts(self, total: int) -> Iterator[SortedRun]:
-        """Merge the runs on disk, one range of first words at a time. Yield the merged n-grams of each range. `total`: the
-        number of rows in all runs.
+        """Merge the runs on disk in ranges of the n-grams' first packed integers. Yield the merged n-grams of each range.
+        `total`: the number of rows in all runs.
         """
         for cuts in self._cuts(total):
             runs = []
@@ -367,15 +367,15 @@ class NGramCounter:
             yield self.merged(runs)
 
     def _cuts(self, total: int) -> list[list[tuple[int, int, int]]]:
-        """Cut the runs on disk into ranges by their first words. Return a list per range, with three numbers for each file: the
-        range's first row, the range's end (exclusive), and the number of rows of the file. `total`: the rows of all files.
+        """Cut the runs on disk into ranges of the first packed integers. Return a list per range. It has three numbers for each
+        file: the range's first row, the range's end (exclusive), and the file's number of rows. `total`: the rows of all files.
         """
         num_columns = len(self.packing.digits) + 1
         num_parts = max(1, -(-total * 8 * num_columns * 3 // max(1, self._memory_of_runs)))
 
         def of_each_file(run: Callable[[np.ndarray], Any]) -> list[Any]:
-            """Call `run` on the first words in each file. Return the results. Files are mapped one at a time, because mapped
-            pages take memory.
+            """Call `run` on the n-grams' first packed integers in each file. Return the results. Files are mapped one at a
+            time, because mapped pages take memory.
             """
             return [run(np.memmap(path, np.int64, "r").reshape(num_columns, -1)[0]) for path in self._spilled]
 

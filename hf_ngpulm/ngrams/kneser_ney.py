@@ -41,7 +41,7 @@ class Discounts(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimated language model, with facts about the estimation."""
+    """An estimated language model, its discounts, and the numbers of n-grams before pruning."""
 
     table: NGramTable  # the n-grams
     discounts: tuple[Discounts, ...]  # the discounts of each order
@@ -226,7 +226,7 @@ def check_fallback(fallback: Sequence[float]) -> Sequence[float]:
 
 
 def with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
-    """Return the unigrams, with `<unk>` (id `unk`) as the last. The count of `<unk>` is 0 if the text has no unknown token."""
+    """Return the unigrams, with `<unk>` (id `unk`) in the last row. `<unk>` has count 0 if the text has no unknown token."""
     if unigrams.tokens.numel() and int(unigrams.tokens[-1]) == unk:
         return unigrams
     return TrieOrder(

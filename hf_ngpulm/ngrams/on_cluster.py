@@ -48,7 +48,7 @@ class CountedPart:
 
 
 def counted_part(run: SortedRun) -> tuple[tuple[np.ndarray, np.ndarray], int, np.ndarray]:
-    """Return the words and counts of a sorted run, the number of its n-grams, and a sample of their first words."""
+    """Return a sorted run's packed n-grams and counts, its number of n-grams, and a sample of the first packed integers."""
     words, counts = run.words.numpy()[:, : len(run)], run.counts.numpy()
     return (np.ascontiguousarray(words), counts), len(run), words[0, :: max(1, len(run) // (4 * SAMPLE))].copy()
 
@@ -83,7 +83,7 @@ def estimate(
         cluster: the cluster that runs the tasks.
         parts: the counted parts, in the order of the text.
         first_seen: as in `NGramCounts`.
-        packing: the way that n-grams are packed, from their last token.
+        packing: how n-grams are packed. The last token comes first.
         prune, discount_fallback, allowed: as for `kneser_ney.estimate`.
         memory: bytes that a task may use.
         room: where the table is stored.

@@ -39,11 +39,11 @@ SAMPLE = 256  # n-grams of an order that say where to cut
 
 @dataclass(frozen=True)
 class Plan:
-    """The facts that all partitions know.
+    """The data that all partitions share.
 
     Args:
-        packing: how n-grams are packed, from their last token.
-        bounds: int64 `[P - 1]`, the first words at which partitions begin.
+        packing: how n-grams are packed. The last token comes first.
+        bounds: int64 `[P - 1]`, the first packed integer at which each partition except the first begins.
         thresholds: pruning threshold of each order.
         bad: bool `[vocab_size + 3]`, tokens whose n-grams are dropped.
         rank: int64 `[vocab_size + 3]`, each token's rank in the order of lmplz (see `kneser_ney.rank_of`).
@@ -89,7 +89,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Statistics:
-    """The facts about a partition on which probabilities depend."""
+    """The numbers about a partition that the probabilities depend on."""
 
     sizes: list[int]  # number of n-grams of each order; of unigrams with another last token but one, in this partition
     counts_of_counts: np.ndarray  # int64 [order, 6], for adjusted counts 0, 1, 2, 3, 4, and 5 or more; zeros for unigrams
@@ -247,7 +247,7 @@ def smooth(
 
     Args:
         unigrams: float32 `[vocab_size + 3]`, probabilities.
-        bounds: the first words at which the new partitions begin.
+        bounds: the first packed integer at which each new partition except the first begins.
         contexts: from the `weigh` of each partition, the answer to this partition.
     """
     below = torch.from_numpy(unigrams.copy())[_tensor(levels[0].tokens).to(torch.int64)]
@@ -303,7 +303,7 @@ def finish(plan: Plan, *parts: list[Any]) -> list[tuple[np.ndarray, ...]]:
 
 
 def _slices(first_words: np.ndarray, bounds: np.ndarray) -> Iterator[slice]:
-    """Yield the rows of each partition, given the ascending first words of all rows. `bounds`: as in `Plan`."""
+    """Yield the rows of each partition. `first_words`: each row's first packed integer, ascending. `bounds`: see `Plan`."""
     cuts = [0, *np.searchsorted(first_words, bounds).tolist(), len(first_words)]
     return (slice(*pair) for pair in pairwise(cuts))
 

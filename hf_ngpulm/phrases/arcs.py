@@ -24,9 +24,9 @@ class ArcBooster(Booster):
 
     The method is from Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech 2023),
     who apply it in a decoding graph. A phrase is followed from the empty context, token by token, as far as the LM has n-grams.
-    These arcs get a discount. Arcs for the same tokens in longer contexts get it, too. The phrases of a recording take only a
-    few hundred integers, `arcs`. A small separate automaton answers the queries, so an `ArcBooster` can be used like a
-    `PhraseBooster` (`phrases=`).
+    These arcs get a discount. Arcs for the same tokens in longer contexts get the discount, too. The phrases of a recording
+    take only a few hundred integers, `arcs`. A small separate automaton answers the queries, so an `ArcBooster` can be used
+    like a `PhraseBooster` (`phrases=`).
 
     An `ArcBooster` boosts only n-grams that the LM contains. So a name that is new to the LM gains little. The same holds for
     words that only resemble the phrase. An unfinished phrase keeps its discounts. Use an `ArcBooster` for phrases that are in

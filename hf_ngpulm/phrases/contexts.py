@@ -36,8 +36,8 @@ class BoosterCache(Generic[BoosterT]):
         self.nbytes = 0
 
     def found_or(self, key: Any, make: Callable[[], BoosterT], most: int, beside: Any = None) -> BoosterT:
-        """Return the booster of a key; make it if it isn't cached. Then drop the oldest boosters beyond `most` or `MOST_BYTES`.
-        `beside`: an object that the entry keeps alive.
+        """Return the booster of a key; make the booster if it isn't cached. Then drop the oldest boosters while there are more
+        than `most` boosters or `MOST_BYTES` bytes. `beside`: an object that the entry keeps alive.
         """
         with LOCK:
             if key in self.made:
@@ -105,7 +105,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": BoosterCach
         return PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size)
 
     def prepare(self, context: Any) -> None:
-        """Check a booster and compute its fingerprint in advance, so that a search doesn't wait for it."""
+        """Check a booster and compute its fingerprint in advance, so that no search has to wait for this."""
         if isinstance(context, Booster):
             self.booster(context)
             _ = context.fingerprint
@@ -195,7 +195,7 @@ def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
 
 
 def _key(phrases: Phrases) -> tuple[Any, ...]:
-    """Return phrases as a key of caches, from which a booster can be made. Raises ValueError if they are invalid."""
+    """Return phrases as a cache key, from which a booster can be made. Raises ValueError if the phrases are invalid."""
     if isinstance(phrases, Mapping | str):
         return tuple(checked_phrases(phrases, 1.0).items())
     listed = tuple(phrases)

@@ -129,8 +129,8 @@ def write(
 
 
 def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Return a dictionary from phrases and aliases to weights. `weight`: weight of phrases without their own weight. A
-    duplicate gets the larger weight, or -inf if a weight of the duplicates is -inf.
+    """Return a dictionary from phrases and aliases to weights. `weight`: weight of phrases without their own weight. A text
+    that occurs several times gets its largest weight, or -inf if one of its weights is -inf.
     """
     if isinstance(phrases, str):
         raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")

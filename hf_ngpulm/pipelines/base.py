@@ -70,10 +70,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             weight in the LM's config that was tuned for the model, together with the other tuned settings. Without tuned
             settings it is the LM's own default, or else 0.8 (0.2 for encoder-decoders).
         source_lm: a language model of the recogniser's training text, given as for `lm`; its scores are subtracted.
-        source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one per recording.
-        phrases: phrases to boost (hotwords): a list of texts, or of pairs of a text and a weight, or a
-            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
-        phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one per recording.
+        source_weight: weight of `source_lm`, half of `lm_weight` by default; a list or a tensor has one weight per recording.
+        phrases: phrases to boost (hotwords): a list of texts or of pairs (text, weight), or a `hf_ngpulm.PhraseBooster`. For
+            different phrases per recording, pass a list with such a value (or None) for each recording of the call.
+        phrase_weight: factor of the phrases' bonuses (default 1); a list or a tensor has one factor per recording.
         corrections: a `hf_ngpulm.CorrectionLog`, or the path of its file, which must exist. Each call adds the phrases and the
             language model that the log has learned so far to `phrases` and `lm`.
         false_alarms_per_hour: approximate limit of wrong phrases per hour of speech. Each recognised phrase is checked in a
@@ -133,8 +133,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if "serves" in vars(cls):
             NGramPipeline.families.append(cls)
 
-    # The table of families: each class says which models it serves. Their decoders' options define `num_beams="auto"`
-    # (`hf_ngpulm.decoding.options.KNEES`).
+    # The table of families: each class says which models it serves. The options of the classes' decoders define
+    # `num_beams="auto"` (`hf_ngpulm.decoding.options.KNEES`).
     families: ClassVar[list[type[NGramPipeline]]] = []
 
     @staticmethod
@@ -207,7 +207,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
-        """Remove the settings for `generate` from the tuned settings, and return them."""
+        """Remove the settings for `generate` from the tuned settings, and return the removed settings."""
         return {}
 
     def remembered(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
@@ -363,7 +363,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return inputs[self.model.main_input_name].shape[1]
 
     def frames(self, inputs: Iterable[Any], batch_size: int = 1, chunk_length_s: float | None = None) -> Iterator[Tensor]:
-        """Yield the decoder's input for each recording, so that it can be decoded several times (CTC models and transducers).
+        """Yield the decoder's input for each recording, for decoding a recording several times (CTC models and transducers).
 
         Args:
             inputs: recordings, in any form that a call takes.
@@ -423,7 +423,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Yield the stock pipeline's model inputs for a recording. A recording that it can't read is converted first."""
+        """Yield a recording's model inputs from the stock pipeline. Convert recordings that the stock pipeline can't read."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         pieces = map(usual, AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""Define CTCNGramPipeline: the stock speech recognition pipeline, with a language model or a beam for CTC models."""
+"""Define CTCNGramPipeline, which adds a language model and a beam for CTC models to Transformers' pipeline."""
 
 from __future__ import annotations
 

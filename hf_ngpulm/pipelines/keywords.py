@@ -30,7 +30,7 @@ ELSEWHERE = {
 
 
 def with_our_names(given: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with this package's names instead of a generation config's. Raises ValueError if both are given."""
+    """Rename settings from a generation config's names to this package's names. Raises ValueError if both are given."""
     for theirs, ours in ALIASES.items():
         if theirs in given:
             if ours in given:

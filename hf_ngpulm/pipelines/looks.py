@@ -136,7 +136,7 @@ class GeneratedLooks:
         return ratios
 
     def _tokens(self, row: list[int], token_ids: list[int]) -> list[int]:
-        """Return the tokens of a row, from `generate`, with the text tokens replaced by `token_ids`."""
+        """Return a row's tokens from `generate`. The tokens `token_ids` replace the row's text tokens."""
         text = [place for place, token in enumerate(row) if token not in self.splitter.special]
         first, last = (text[0], text[-1] + 1) if text else (len(row), len(row))
         while not text and first and row[first - 1] in self.ends:

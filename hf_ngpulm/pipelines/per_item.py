@@ -36,7 +36,7 @@ class NumberedInputs:
 
     Args:
         inputs: a pipeline's inputs: a list, a generator, a data set.
-        counts: the number of values of each listed setting.
+        counts: the number of values of each setting that has a value per recording.
 
     Raises:
         ValueError: the number of recordings isn't the number of values. If the inputs have no length, the error is raised at

@@ -12,7 +12,7 @@ _as_saved: WeakSet[torch.nn.Module] = WeakSet()
 
 
 def noting_precision(auto_class: Any) -> Any:
-    """Return a subclass of an auto class that records the models that it loads in their saved precision."""
+    """Return a subclass of an auto class. The subclass records the models that are loaded in the precision of their files."""
 
     class Noting(auto_class):
         noted = auto_class

@@ -1,4 +1,4 @@
-"""Define Seq2SeqNGramPipeline: the stock speech recognition pipeline, with a language model in a decoder's `generate`."""
+"""Define Seq2SeqNGramPipeline, which adds a language model for encoder-decoders to Transformers' pipeline."""
 
 from __future__ import annotations
 
@@ -434,7 +434,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
 
 def _only(value: Any) -> Any:
-    """Return a recording's value, which is in a list of one if the stock pipeline hasn't unpacked a batch of one."""
+    """Return a recording's value. If the value is in a list (of a batch that the pipeline hasn't unpacked), unpack it."""
     return value[0] if isinstance(value, list) else value
 
 

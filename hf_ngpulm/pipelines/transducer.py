@@ -1,4 +1,4 @@
-"""Define TransducerNGramPipeline: the stock speech recognition pipeline, with a language model or a beam for transducers."""
+"""Define TransducerNGramPipeline, which adds a language model and a beam for transducers to Transformers' pipeline."""
 
 from __future__ import annotations
 

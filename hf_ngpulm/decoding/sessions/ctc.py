@@ -65,7 +65,7 @@ class CTCSlots(Slots):
         Args:
             slots: int64 `[N]`, the slots' numbers; None for all slots.
             logits: `[N, T, C]`.
-            lengths, counts: int32 `[N]`, number of frames of each slot, on the device and on the CPU.
+            lengths, counts: int32 `[N]`, number of frames of each slot; `lengths` is on the device, `counts` is on the CPU.
 
         Returns:
             int32 `[N]`, each slot's first frame with NaN or infinity, or -1 if all frames are finite. A slot with such a frame
@@ -154,7 +154,7 @@ class CTCSlots(Slots):
         raise TypeError("greedy search has no such scores")
 
     def unscored(self) -> np.ndarray:
-        """Return a weighted score for each slot, `[S]`. Classes that aren't tokens of the LM get it instead of an LM score."""
+        """Return each slot's weighted score for classes that aren't tokens of the LM, `[S]`. It replaces the LM score."""
         return unscored(self.models).cpu().numpy()
 
     def ended(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Found]]:
@@ -198,7 +198,7 @@ def beam_rules(decoder: Any, models: RowModels, classes: int) -> BeamRules:
 
 
 def unscored(models: RowModels) -> Tensor:
-    """Return the weighted score that a class without a token of the LM gets instead of an LM score, float32 `[B]`.
+    """Return each row's weighted score for classes that aren't tokens of the LM, float32 `[B]`. It replaces the LM score.
 
     The score is the log-probability of one of V equally likely tokens. With a score of 0, such classes would win.
     """

@@ -35,7 +35,7 @@ class Prepared:
         self._beam_rules: dict[int, native_beam.NgpulmBeamRules] = {}  # by number of classes
 
     def automaton(self) -> AbstractContextManager[Automaton]:
-        """Lend the automata to calls of the core."""
+        """Return a context manager that gives the automata to calls of the core."""
         return self._automaton or self._models.automaton()
 
     def beam_rules(self, classes: int) -> native_beam.NgpulmBeamRules:

@@ -65,7 +65,7 @@ class DelayedFusion:
         return shares
 
     def _scores(self, slots: list[int], texts: list[list[str]]) -> list[list[float]]:
-        """Return the rescorer's score of each text in `texts`, which has a list for each slot. If the rescorer can't read one
+        """Return the rescorer's score of each text. `texts` has a list of texts for each slot. If the rescorer can't read one
         text of a slot, all texts of the slot score 0. The error is raised when the slot's utterance ends.
         """
         try:

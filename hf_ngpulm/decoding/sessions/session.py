@@ -138,7 +138,7 @@ class Slots(ABC):
             self.begin(slot)
 
     def put_aside(self, slots: np.ndarray) -> None:
-        """Move the first tokens that all hypotheses of a slot share from the slot's history to its transcript."""
+        """If a slot's hypotheses all begin with the same tokens, move these tokens from the history to the transcript."""
         counts, spoken = self.history.hand_over(slots, self.live())
         columns = [column.tolist() for column in spoken]
         first = 0
@@ -237,7 +237,7 @@ class Follower:
             self.slots.widen(models.widened(), shift)
 
     def follow(self, slots: np.ndarray, followed: Sequence[tuple[Booster | None, float]]) -> None:
-        """Switch slots, int64 `[N]`, to other phrases. `followed` has each slot's phrases (or None) and their weight."""
+        """Switch slots, int64 `[N]`, to other phrases. `followed` has each slot's phrases (or None) and the phrases' weight."""
         boosters, weights = zip(*followed)
         if not self.slots.has_phrases and all(booster is None for booster in boosters):
             return
@@ -257,7 +257,7 @@ class Follower:
 
 def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:
     """Return the unweighted bonuses that unfinished phrases repay, as numbers of at most 0: float32 `[N, K]`. `rows`: int64
-    `[N]`, rows of `models`. `lm_states`: `[N, K, M]`, the automata's states of the rows' hypotheses.
+    `[N]`, rows of `models`. `lm_states`: `[N, K, M]`, each hypothesis's states in the automata.
     """
     states = lm_states[..., -1].to(models.states.device, copy=True).flatten()
     ends = torch.full_like(states, models.vocab_size)

@@ -9,10 +9,10 @@ that no longer n-gram begins with this n-gram. The layout follows KenLM's `lm/se
 `util/probing_hash_table.hh`.
 
 A table holds no words, but `combine` can be inverted, because its factor is odd and has an inverse modulo 2 ** 64. For a
-bigram, the reader tries every word as the first word. The inverse must be the id of a word; few wrong numbers are small enough.
-A longer n-gram has a prefix and a suffix that are one word shorter and already known. The end of the prefix is the beginning of
-the suffix, so the reader tries only pairs that overlap. KenLM's marks exclude many pairs. The result is certain, because
-exactly one n-gram must explain each key.
+bigram, the reader tries every word as the first word. The inverse must be the id of a word. Few wrong inverses are small enough
+to be an id. A longer n-gram has a prefix and a suffix that are one word shorter and already known. The end of the prefix is the
+beginning of the suffix, so the reader tries only pairs that overlap. KenLM's marks exclude many pairs. The result is certain,
+because exactly one n-gram must explain each key.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ...errors import NGramFormatError
 from .header import Header
 from .vocabulary import num_buckets
 
-# Limits. Each takes some minutes on one core. The first limits the number of bigrams times the number of candidates for their
-# first word (2 to 5 billion trials per second). The second limits the pairs of overlapping n-grams of one order (about 60
-# million per second).
+# Limits of the work. At each limit, the work takes some minutes on one core. The first limits the number of bigrams times the
+# number of candidates for the first word (2 to 5 billion trials per second). The second limits the pairs of overlapping n-grams
+# of one order (about 60 million per second).
 MOST_BIGRAM_TRIALS = 10**12
 MOST_PAIRS = 10**10
 _FILTER_BITS_PER_KEY = 32

@@ -20,7 +20,7 @@ WHISPER = "transformers.models.whisper.generation_whisper"
 
 
 def arguments_of_generate() -> Mapping[str, Any]:
-    """Return the local variables of the `generate` that called; an empty mapping if no caller is `generate`."""
+    """Return the local variables of the running call of `generate`; an empty mapping if no caller is `generate`."""
     return _variables_of(GenerationMixin.generate)
 
 

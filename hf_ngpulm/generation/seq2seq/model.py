@@ -26,7 +26,7 @@ WITH_POSITIONS = {"moonshine_streaming"}  # model types whose decoders distingui
 
 @dataclass
 class JudgedOutput(GenerateEncoderDecoderOutput):
-    """Add the model's own log-probabilities, `[B, T]`, to the output. By these, Whisper decides which rows to decode again."""
+    """Add the model's own log-probabilities, `[B, T]`, to the output. Whisper judges its transcripts by these numbers."""
 
     own_log_probs: Tensor | None = None
 
@@ -163,7 +163,7 @@ class SteppedDecoder:
         return outputs
 
     def _of_one_beam(self, rows: int) -> dict[str, Any] | None:
-        """Return the model's inputs for one beam of each recording; None if the inputs can't be cut."""
+        """Return the model's inputs for one beam of each recording; None if inputs can't be reduced to one beam."""
         return self._mapped(rows, lambda part: part[:: self.beams]) if self._is_plain() else None
 
     def _is_plain(self) -> bool:

@@ -95,8 +95,8 @@ def seq2seq_generate(
         grammar: a `hf_ngpulm.Grammar`. If the recording was understood, the transcript is a sentence of the grammar. Otherwise
             the transcript is the result of a search without the grammar. Both searches are greedy or use beams. Outputs have
             only `sequences`.
-        grammar_mode, sensitivity: "reject" (default), "strict", "soft" or "free", and the bound of "reject", as for
-            `hf_ngpulm.decoding.understanding.GrammarDecoder`.
+        grammar_mode, sensitivity: the mode ("reject" (default), "strict", "soft" or "free"), and the sensitivity for "reject",
+            as for `hf_ngpulm.decoding.understanding.GrammarDecoder`.
         meanings: a list, to which the `Understanding` of each recording is added.
         rescorer: a `hf_ngpulm.Rescorer` that reranks all beams. It needs `processor`. Whisper's windows are reranked one by
             one. `sequences_scores` stay the scores of the search.

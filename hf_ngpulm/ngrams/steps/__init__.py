@@ -60,7 +60,7 @@ class Packing:
 
     @cached_property
     def digits(self) -> tuple[int, ...]:
-        """The number of digits in each word."""
+        """The number of digits in each word (of 63 bits)."""
         per_word = 1
         while self.base ** (per_word + 1) < 2**63:
             per_word += 1

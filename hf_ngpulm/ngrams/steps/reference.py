@@ -1,4 +1,4 @@
-"""Define the steps of estimation in plain torch, which also runs on a GPU. They work in memory, whatever the `room`."""
+"""Define the steps of estimation in plain torch, which also runs on a GPU. The steps work in memory with any `room`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
         digits: int32 `[num_starts + order - 1]`, all sentences concatenated, including `<s>` and `</s>`.
 
     Returns:
-        The packed n-grams, int64 `[W, num_starts]`, where W is the number of words in the packing.
+        The packed n-grams, int64 `[W, num_starts]`, where W is the number of 63-bit words of an n-gram.
     """
     going_on = torch.ones(num_starts, dtype=torch.bool, device=digits.device)
     words = torch.zeros(len(packing.digits), num_starts, dtype=torch.int64, device=digits.device)
