@@ -1,4 +1,4 @@
-"""Stream with an encoder for whole recordings, which gets a window of audio around each chunk (buffered streaming)."""
+"""Stream with an encoder for whole recordings. The encoder gets a window of audio around each chunk (buffered streaming)."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ class StreamingRecognizer:
     def for_recordings(
         self, max_streams: int, chunk_seconds: float, context_seconds: float, **decoding: Any
     ) -> StreamingRecognizer:
-        """Return a recogniser for whole recordings. Model and search stay the same. Chunks are longer, without endpoints.
+        """Return a recogniser for whole recordings, with this model and search. It has longer chunks, and no endpoints.
 
         Recordings of up to `chunk_seconds + context_seconds` are decoded as a whole. The two recognisers share no mutable
         state, so another thread may use the new one.

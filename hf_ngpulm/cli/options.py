@@ -281,7 +281,7 @@ def given(*options: Any, **more: Any) -> dict[str, Any]:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for Typer. If a parameter is a dataclass, a parameter for each field replaces it."""
+    """Return a command for Typer. If a parameter is a dataclass, a parameter for each field replaces the dataclass."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in _parameters(function):

@@ -199,7 +199,7 @@ def _serve_on_cluster(on_cluster: Replicas, options: dict[str, Any], address: Ad
 
 
 def _in_replica(folder: str, options: dict[str, Any]) -> Any:
-    """Return a replica's application. If the replica's machine has the folder `folder`, it becomes the working folder."""
+    """Return a replica's application. If the replica's machine has the folder `folder`, work in this folder."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
     return application(**options)[0]

@@ -106,7 +106,7 @@ def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
 def mined_aliases(
     phrases: Iterable[str | Phrase], texts: Sequence[str], n_best: Sequence[Sequence[Any]], most: int = 5, times: int = 1
 ) -> list[Phrase]:
-    """Add the recogniser's mishearings of each phrase to the phrase's aliases, and return the phrases.
+    """Return the phrases, with the recogniser's mishearings of each phrase as additional aliases.
 
         heard = [decoder(logits)[0] for logits in recordings]  # a decoder with num_beams=8, num_return_sequences=8
         phrases = mined_aliases(["Anna Kowalska"], ["call anna kowalska", ...], heard)

@@ -56,8 +56,7 @@ class ErrorCounts(Summed):
 
     @property
     def rate(self) -> float:
-        """Return the errors per unit (word or character) of the reference. 0.1 means 10%. With insertions the rate may exceed
-        1.
+        """Return the errors per unit (word or character) of the reference. 0.1 means 10%. With insertions rates may exceed 1.
 
         For an empty reference, return the number of errors, as jiwer does. If the hypothesis is also empty, this number is 0.
         """

@@ -191,9 +191,7 @@ class _Phrases(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """Locate an entity in a text, by the indexes of words. `start`: first word. `end`: word after the last. `entity`: its
-    index.
-    """
+    """Locate an entity in a text, from word `start` to word `end`, exclusive. `entity`: the entity's index."""
 
     start: int
     end: int
@@ -257,8 +255,7 @@ def aligned_counts(
 
 def _ends(occurrences: Sequence[Occurrence], words: int) -> np.ndarray:
     """Return an array, int64 `[words + 1, 2]`. Row i has the index and the length of the entity that ends directly before word
-    i. The last row belongs to the end of the text. If no entity ends there, the row is -1 and 0. `words`: number of words in
-    the text.
+    i. The last row belongs to the end of the text. A row without an entity has -1 and 0. `words`: number of words in the text.
     """
     ends = np.full((words + 1, 2), (-1, 0), dtype=np.int64)
     for start, end, entity in occurrences:

@@ -30,9 +30,7 @@ _ENTITIES = """    entities: phrases; a list for each utterance, or in compute a
 
 
 class WER(evaluate.Metric):
-    """Compute the word error rate "wer" and counts: "substitutions", "deletions", "insertions", "hits", "words" (of
-    references).
-    """
+    """Compute the word error rate "wer" and counts: "substitutions", "deletions", "insertions", "hits", reference "words"."""
 
     def _info(self) -> evaluate.MetricInfo:
         return _info("Word error rate: (substitutions + deletions + insertions) / words of the references.")

@@ -133,8 +133,7 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
             module.reset_parameters()
 
     def get_audio_features(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-        """Return the encoder's outputs. `pooler_output` has the frames that are projected for the joint network, `[B, T, D]`.
-        """
+        """Return the encoder's outputs. `pooler_output` has the frames `[B, T, D]` that are projected for the joint network."""
         outputs = self.encoder(input_features=input_features, attention_mask=attention_mask, **kwargs)
         if attention_mask is not None and getattr(outputs, "attention_mask", None) is None:
             # Encoders of Transformers before 5 don't say which of their frames are no padding.

@@ -1,4 +1,4 @@
-"""Provide an encoder for CTC models and transducers. A few trained Conformer layers follow a Whisper encoder, usually frozen.
+"""Provide an encoder for CTC models and transducers. A few trained Conformer layers follow a (usually frozen) Whisper encoder.
 
 This encoder replaces the encoder in `ParakeetForCTC`, `ParakeetForRNNT` and `ParakeetForTDT`. Whisper gets each recording at
 its true length instead of 30 s, and a row's frames don't depend on the row's batch.

@@ -31,7 +31,7 @@ class Connection:
 
     One task reads messages, and another task writes messages. While too much of the client's audio is undecoded, the reader
     waits, so that the network slows the client down. The writer sends only the latest partial event. If a client doesn't read
-    messages, it is cut off.
+    messages, the client is cut off.
     """
 
     def __init__(

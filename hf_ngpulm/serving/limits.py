@@ -113,7 +113,7 @@ class PhraseBudget:
 
     Args:
         contexts: the number of full contexts in the bucket; more than one for a budget that several clients share.
-        within: another budget, which pays the same costs.
+        within: another budget. Each cost is taken from this budget, too.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Places:
             address: the client's address, a result of `counted_address`; None exempts the client from the limit per address.
 
         Yields:
-            The client's phrase budget. The budget of the client's address pays the same costs.
+            The client's phrase budget. Each cost is also taken from the budget of the client's address.
 
         Raises:
             Full: the server, or this address, already has the maximum number of clients.

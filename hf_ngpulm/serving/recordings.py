@@ -116,7 +116,7 @@ class RecordingEngines:
                 await asyncio.to_thread(engine.stop)
 
     def _dropped(self) -> list[Engine]:
-        """Keep busy engines, and idle engines of the latest beam widths, up to `MOST_SEARCHES`. Remove and return others."""
+        """Keep busy engines, and idle engines of the latest beam widths, up to `MOST_SEARCHES`. Remove and return the rest."""
         lately = dict.fromkeys(beams for beams, _ in reversed(list(self._engines)))
         used = {beams for (beams, _), users in self._users.items() if users}
         idle = [beams for beams in lately if beams not in used]

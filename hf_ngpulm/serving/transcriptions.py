@@ -60,7 +60,7 @@ class Transcriptions:
         self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
-        """Refuse new recordings. Wait `seconds` for current recordings. Then cancel the rest, and inform their clients."""
+        """Refuse new recordings. Wait up to `seconds` for current recordings. Cancel the rest, and inform their clients."""
         self.closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)

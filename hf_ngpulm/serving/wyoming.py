@@ -200,7 +200,7 @@ class _Client:
             raise ConnectionResetError("the client is gone")
 
     async def _read(self, seconds: float) -> Event | None:
-        """Return the next event, or None at the connection's end. Raises Problem if data aren't an event or are too long."""
+        """Return the next event, or None at the connection's end. Raises Problem if the data are no event or too long."""
         async with timeout(seconds):
             try:
                 line = await self.reader.readline()

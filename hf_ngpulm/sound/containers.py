@@ -125,9 +125,7 @@ class Unpacked:
 
 
 def _on_disk(source: str | os.PathLike[str] | IO[bytes]) -> IO[bytes]:
-    """Return the source, or a copy of the source, as a file that a process can inherit. If this file is closed, the source
-    stays open.
-    """
+    """Return the source or a copy, as a file that a process can inherit. Closing this file doesn't close the source."""
     if isinstance(source, str | os.PathLike):
         return open(source, "rb")
     try:

@@ -32,7 +32,8 @@ def unpack(form: str) -> None:
     """Decode the file, average its channels, and write samples as soon as they are decoded. The header's length is ignored.
 
     Args:
-        form: FFmpeg's name for the container format. Only this format is tried, because some make FFmpeg open files and URLs.
+        form: FFmpeg's name for the container format, the only format that is tried. Some formats make FFmpeg open files and
+            URLs.
     """
     import av
 

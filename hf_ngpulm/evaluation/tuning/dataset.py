@@ -93,7 +93,7 @@ class TuningUtterance:
 
 
 class KeptTensors:
-    """Stores tensors by number within a `with` block. A tensor doesn't change by being stored.
+    """Stores tensors by number within a `with` block. A restored tensor equals the stored tensor bit for bit.
 
     Args:
         memory: memory limit for tensors, in bytes or as a text such as "2G". Further tensors are stored in a temporary file.
