@@ -1,4 +1,4 @@
-"""Stream with an encoder for whole recordings, by encoding a window of audio around each chunk (buffered streaming)."""
+"""Stream with an encoder for whole recordings. The encoder gets a window of audio around each chunk (buffered streaming)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class BufferedEncoder(StreamEncoder):
     """Encode a chunk together with audio before and after the chunk, and keep only the frames of the chunk.
 
     Windows begin at whole frames, so no frame is lost or repeated between two chunks. The windows of all streams form one
-    batch. A model without an attention mask can't ignore padding, so it gets one batch per window length. If a window covers
-    the whole recording, the frames are the same as in offline recognition. Otherwise the frames differ, because the encoder
-    gets less audio, and because many feature extractors normalise over the window.
+    batch. A model without an attention mask can't ignore padding. For such a model, windows of each length form a separate
+    batch. If a window covers the whole recording, the frames are the same as in offline recognition. Otherwise the frames
+    differ, because the encoder gets less audio, and because many feature extractors normalise over the window.
 
     Args:
         model: a CTC model or a transducer.
-        extractor: its feature extractor.
-        chunk_seconds, left_seconds, right_seconds: lengths of the chunk and of the audio before and after it, rounded to whole
-            frames.
+        extractor: the model's feature extractor.
+        chunk_seconds, left_seconds, right_seconds: lengths of the chunk, of the audio before the chunk, and of the audio after
+            the chunk, rounded to whole frames.
 
     Raises:
         ValueError: a length is out of range, the model's frames aren't evenly spaced, or the model can't compute its number of
@@ -86,11 +86,11 @@ class BufferedEncoder(StreamEncoder):
         return chunks
 
     def _enough(self, frames: int) -> int:
-        """Return the number of samples from which the model makes at least `frames` frames."""
+        """Return a number of samples that is enough for `frames` frames of the model."""
         return max(1, frames * self.stride + self.overhang)
 
     def _window_end(self, done: int) -> int:
-        """Return the end position, in samples, of the window of the chunk that begins at frame `done`."""
+        """Return the position, in samples, at which a chunk's window ends. The chunk begins at frame `done`."""
         return max((done + self.chunk + self.right) * self.stride, self._enough(done + self.chunk))
 
     def _frames(self, windows: list[np.ndarray]) -> list[Tensor]:
@@ -114,7 +114,7 @@ class BufferedEncoder(StreamEncoder):
         return [of_row[:length] for of_row, length in zip(frames, lengths.tolist())]
 
     def _samples_for(self, frames: int) -> int:
-        """Return the smallest number of samples from which the model makes `frames` frames, found by bisection."""
+        """Return the smallest number of samples from which the model makes `frames` frames. The search is a bisection."""
         low, high = 0, 256
         while self._count(high) < frames:
             low, high = high, 2 * high

@@ -17,18 +17,19 @@ from .encoder import StreamEncoder
 class CacheAwareEncoder(StreamEncoder):
     """Encode every frame once. Up to rounding, each frame is the same as in offline encoding with the same look-ahead.
 
-    The encoder's attention and convolutions see the past through each stream's caches. They also see the later frames up to the
-    end of the chunk, which has `num_lookahead_tokens + 1` frames. Streaming in Transformers takes one recording, or several
+    The encoder's attention and convolutions see the past through each stream's caches. They also see later frames, up to the
+    end of the chunk. A chunk has `num_lookahead_tokens + 1` frames. Streaming in Transformers takes one recording, or several
     recordings that begin together and have whole chunks. Here, a batch may combine streams that began at different times.
 
-    With a subsampling of 8, frame t depends on mel frames up to `8 t`, so the first chunk lacks 7 mel frames. These frames are
-    set to zero, and so are the outputs of convolutions at these positions. The model pads with the same zeros.
+    With a subsampling of 8, frame t depends on mel frames up to `8 t`, so the first chunk lacks 7 mel frames. These frames, and
+    the outputs of convolutions at these positions, are set to zero. In offline encoding, the model pads with the same zeros.
 
     Args:
         model: a `NemotronAsrStreamingForRNNT`, or `Nemotron3_5AsrForRNNT`.
-        extractor: its feature extractor.
+        extractor: the model's feature extractor.
         max_streams: the number of streams to allocate caches for.
-        num_lookahead_tokens: number of later frames that the first frame of a chunk depends on. The latency is one frame more.
+        num_lookahead_tokens: number of later frames that the first frame of a chunk depends on. The latency is one frame
+            longer.
         prompt_id: the number of the language, for models that take a language (`Nemotron3_5Asr`).
 
     Raises:
@@ -82,15 +83,15 @@ class CacheAwareEncoder(StreamEncoder):
         return max(0, self.audio[sid].received - self._first_mel(self.done[sid]) * self.hop)
 
     def _first_mel(self, chunk: int) -> int:
-        """Return the number of the first mel frame of a chunk; negative for the first chunk."""
+        """Return the number of a chunk's first mel frame. For the first chunk, this number is negative."""
         return chunk * self.chunk * self.factor - (self.factor - 1)
 
     def _chunk_end(self, chunk: int) -> int:
-        """Return the end position, in samples, of the audio that a chunk hears."""
+        """Return the position, in samples, at which the audio for a chunk ends."""
         return (self._first_mel(chunk + 1) - 1) * self.hop + self.reach
 
     def _lengths(self, mels: int) -> list[int]:
-        """Return the number of frames before each convolution of the subsampling, and after the last one. `mels`: the
+        """Return the number of frames before each convolution of the subsampling, and after the last convolution. `mels`: the
         recording's number of mel frames.
         """
         lengths, rate = [mels], self.factor
@@ -123,12 +124,12 @@ class CacheAwareEncoder(StreamEncoder):
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Return the mel frames of the streams' next chunks, and which frames of each subsampling level are inside the
-        recordings.
+        """Compute the mel frames of the streams' next chunks. Also find the frames inside the recordings, for each level of the
+        subsampling.
 
         Returns:
-            The mel frames, `[N, F, M]`; and for each level of the subsampling int64 `[N, 2]`: the first frame inside the
-            recording and the frame after the last one inside.
+            The mel frames, `[N, F, M]`, and a list with an array, int64 `[N, 2]`, for each level of the subsampling. A row of
+            an array has the first frame inside the recording, and the frame after the last frame inside the recording.
         """
         pieces, bounds = [], []
         for sid in sids:
@@ -152,7 +153,7 @@ class CacheAwareEncoder(StreamEncoder):
         return features * _inside(places[0], features.shape[1])[..., None], places
 
     def _projected(self, hidden: Tensor) -> Tensor:
-        """Project the encoder's output for the joint network; return `[N, T, D]`."""
+        """Project the encoder's output for the joint network. Return the frames `[N, T, D]`."""
         model = self.model
         if hasattr(model, "prompt_projector"):
             prompt = model.config.default_prompt_id if self.prompt_id is None else self.prompt_id
@@ -163,12 +164,13 @@ class CacheAwareEncoder(StreamEncoder):
 
 
 class _Caches:
-    """Hold a batch's caches. It replaces Transformers' caches for keys and values, and for padding of convolutions.
+    """Hold a batch's caches. This class replaces two classes of Transformers: the cache for keys and values, and the cache for
+    the padding of convolutions.
 
     Args:
         kept: the caches of all streams, by the layer's name; the first batch allocates these caches.
         max_streams: the number of streams for which caches are allocated.
-        slots: for each stream of the batch, its row in the caches, int64 `[N]`.
+        slots: the row of each stream of the batch in the caches, int64 `[N]`.
         places: for each level of the subsampling, the frames inside the recordings; see `CacheAwareEncoder._features`.
         memory: the number of frames whose keys and values are kept.
     """
@@ -179,10 +181,10 @@ class _Caches:
         self.new: dict[str, Tensor] = {}
 
     def update(self, first: Tensor, second: Any, third: Any, kwargs: Any = None) -> Any:
-        """Prepend the cached keys and values to new ones, or the cached padding to the input of a convolution.
+        """Prepend the cached keys and values to new keys and values, or the cached padding to the input of a convolution.
 
-        Transformers calls this method in two ways: with keys, values and a layer's number (and perhaps `kwargs`, which aren't
-        needed here); or with the input, name and module of a convolution.
+        Transformers calls this method with keys, values and a layer's number (and perhaps `kwargs`, which aren't needed here),
+        or with the input, name and module of a convolution.
         """
         if isinstance(second, Tensor):
             return tuple(
@@ -195,7 +197,7 @@ class _Caches:
         return self._extended(second, first, third.left_pad)
 
     def _extended(self, name: str, states: Tensor, count: int) -> Tensor:
-        """Return a layer's cached states, followed by the new states along dimension 2. The last `count` states are stored for
+        """Return a layer's cached states, followed by the new states along dimension 2. Store the last `count` states for
         `keep`. `name`: the layer's name in `kept`.
         """
         if name not in self.kept:
@@ -213,6 +215,6 @@ class _Caches:
 
 
 def _inside(places: Tensor, size: int) -> Tensor:
-    """Return a mask of `size` frames, bool `[N, size]`, which is True from a row's first place to its second, exclusive."""
+    """Return a mask of frames, bool `[N, size]`. Each row is True from the row's first place to its second place, exclusive."""
     numbers = torch.arange(size)
     return (numbers >= places[:, :1]) & (numbers < places[:, 1:])

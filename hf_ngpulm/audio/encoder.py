@@ -34,7 +34,7 @@ class Samples:
             self.received += len(samples)
 
     def slice(self, begin: int, end: int) -> np.ndarray:
-        """Return the samples from `begin` to `end`, at most to the recording's end. Negative positions give zeros."""
+        """Return the samples from `begin` to `end`, at most to the recording's end. Samples at negative positions are 0."""
         whole = np.concatenate([np.zeros(max(0, -begin), dtype=np.float32), *self._pieces])
         first = self._first if begin >= 0 else begin
         return whole[begin - first : max(0, min(end, self.received) - first)]
@@ -51,7 +51,8 @@ class StreamEncoder(ABC):
     Attributes:
         sampling_rate: rate of the audio, in hertz.
         chunk_seconds: length of a chunk, in seconds.
-        latency_seconds: longest delay of a frame, in seconds: the chunk and the audio that is needed after it.
+        latency_seconds: longest delay of a frame, in seconds. It is the length of the chunk and of the audio that the encoder
+            needs after the chunk.
     """
 
     sampling_rate: int
@@ -70,7 +71,7 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def ready(self, sid: int) -> bool:
-        """Return whether a stream has enough audio for its next frames; after the audio's end, whether frames remain."""
+        """Return whether a stream has enough audio for its next frames. After the audio's end, return whether frames remain."""
 
     @abstractmethod
     def waiting(self, sid: int) -> int:
@@ -78,7 +79,7 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
-        """Encode the next chunk of streams that are all `ready`. An error leaves the streams unchanged.
+        """Encode the next chunk of each stream. All streams must be `ready`. An error leaves the streams unchanged.
 
         Returns:
             For each stream, its next frames `[T, D]` (transducers) or logits `[T, C]` (CTC models).
@@ -86,14 +87,15 @@ class StreamEncoder(ABC):
 
 
 def extract(extractor: Any, samples: np.ndarray) -> Any:
-    """Return the features of a piece of audio, as tensors with a batch of one."""
+    """Return the features of a piece of audio, as tensors for a batch with one row."""
     return usual(extractor([samples], sampling_rate=extractor.sampling_rate, padding=True, return_tensors="pt"))
 
 
 def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]:
     """Return the features of several pieces of audio, padded to the length of the longest piece.
 
-    The extractor gets one piece at a time. This is faster than a single call, because the spectra then fit into a core's cache.
+    The extractor gets one piece at a time. A single call is slower, because the spectra of all pieces don't fit into a core's
+    cache.
     """
     features = [extract(extractor, samples) for samples in pieces]
 

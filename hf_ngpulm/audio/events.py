@@ -35,9 +35,9 @@ def final_event(
     event has reports on `phrases`.
 
     Args:
-        hypotheses: a result of `StreamingRecognizer.close` or `reset`; for a stream with a grammar, its understanding.
+        hypotheses: a result of `StreamingRecognizer.close` or `reset`. With a grammar, the result has an `Understanding`.
         begin: the start of the utterance, in seconds.
-        has_words: whether to list the words, which takes longer than the text alone.
+        has_words: whether the event lists the words. This takes longer than the text alone.
     """
     best = hypotheses[0] if hypotheses else None
     meant = best.as_dict(begin) if isinstance(best, Understanding) else getattr(best, "meant", {})

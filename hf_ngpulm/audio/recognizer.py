@@ -59,17 +59,17 @@ class StreamingRecognizer:
         processor: the model's processor, or any object with the model's `feature_extractor` and `tokenizer`.
         max_streams: maximum number of open streams.
         chunk_seconds: for buffered models, the length of a chunk (default 1.28), in seconds, rounded to whole frames.
-        left_seconds, right_seconds: seconds of audio before a chunk (default 4.0) and after it (default 1.28) that the encoder
-            hears. A transcript lags behind the audio by up to the chunk and the audio after it.
+        left_seconds, right_seconds: seconds of audio before a chunk (default 4.0) and after a chunk (default 1.28) that the
+            encoder gets. A transcript lags behind the audio by up to the chunk and the audio after it.
         num_lookahead_tokens: for cache-aware models, the number of later frames that the first frame of a chunk depends on. The
-            default comes from the processor, or else from the model's config. The lag is one frame more.
+            default comes from the processor, or else from the model's config. The lag is one frame longer.
         language: the spoken language, for models that take a language (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
         max_waiting_seconds: maximum undecoded audio of a stream, in seconds.
         decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... A `rescorer` may be
-            given by name; it ranks the hypotheses of ended utterances, while other streams wait. For CTC models `strategy` may
-            be "graph": `num_beams` and `phrase_weight` then set `max_active` and `discount` of a `GraphDecoder`. The default
-            weight is the weight that was tuned for the model and saved with the LM.
+            given by name. It ranks the hypotheses of ended utterances, while other streams wait. For CTC models `strategy` may
+            be "graph". In this case `num_beams` and `phrase_weight` set `max_active` and `discount` of a `GraphDecoder`. The
+            default weight is the weight that was tuned for the model and saved with the LM.
 
     Attributes:
         sampling_rate: rate of the audio, in hertz.
@@ -157,7 +157,7 @@ class StreamingRecognizer:
 
         Args:
             settings: settings of this stream, as for `StreamingDecoder.open`: phrases, phrase_weight, lm, lm_weight, grammar,
-                grammar_mode, sensitivity, explain, false_alarms_per_hour and thresholds (also as the path of their file).
+                grammar_mode, sensitivity, explain, false_alarms_per_hour and thresholds. Thresholds may be a file's path.
 
         Returns:
             The stream's number; numbers are never reused.
@@ -171,7 +171,7 @@ class StreamingRecognizer:
         return sid
 
     def _with_thresholds(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return a stream's settings, with thresholds read from their file."""
+        """Return a stream's settings. If the thresholds are a path, read the file first."""
         thresholds = settings.get("thresholds")
         return settings if thresholds is None else {**settings, "thresholds": thresholds_for(self.model, thresholds)}
 
@@ -202,7 +202,7 @@ class StreamingRecognizer:
             self.reset(sid)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
-        """Return the phrases that the tokenizer can't write, each with the characters that the tokenizer doesn't know."""
+        """Return the phrases that the tokenizer can't write, and for each phrase the characters that the tokenizer lacks."""
         context = self.context(phrases)
         return {} if context is None else context.left_out
 
@@ -260,7 +260,7 @@ class StreamingRecognizer:
     def for_recordings(
         self, max_streams: int, chunk_seconds: float, context_seconds: float, **decoding: Any
     ) -> StreamingRecognizer:
-        """Return a recogniser of the same model and search for whole recordings, with longer chunks and no endpoints.
+        """Return a recogniser for whole recordings, with this model and search. It has longer chunks, and no endpoints.
 
         Recordings of up to `chunk_seconds + context_seconds` are decoded as a whole. The two recognisers share no mutable
         state, so another thread may use the new one.
@@ -268,7 +268,7 @@ class StreamingRecognizer:
         Args:
             max_streams: number of streams that may be open at the same time.
             chunk_seconds: the length of a chunk, in seconds; it has no effect for cache-aware models.
-            context_seconds: audio before and after a chunk that the encoder hears; it has no effect for cache-aware models.
+            context_seconds: seconds of audio before and after a chunk for the encoder; no effect for cache-aware models.
             decoding: settings that replace the settings of this recogniser, such as `num_beams`.
         """
         cut = {"chunk_seconds": chunk_seconds, "left_seconds": context_seconds, "right_seconds": context_seconds}
@@ -299,8 +299,8 @@ class StreamingRecognizer:
         return self._step(sids)
 
     def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
-        """Return the streams of the next batch: the first stream of `sids`, and the streams with the most similar amount of
-        waiting audio. `most`, `seconds`: see `step`.
+        """Return the streams of the next batch. These are the first stream of `sids`, and the streams with the most similar
+        amount of waiting audio. `most`, `seconds`: see `step`.
         """
         length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
         longest, chosen = 0.0, list[int]()
@@ -324,12 +324,12 @@ class StreamingRecognizer:
             raise
 
     def end(self, sid: int) -> None:
-        """End a stream's audio. Further steps decode the rest; then `ready` no longer lists the stream."""
+        """End a stream's audio. Further steps decode the remaining audio. After that, `ready` no longer lists the stream."""
         self._check_open(sid)
         self.encoder.audio[sid].ended = True
 
     def utterance_begin(self, sid: int) -> float:
-        """Return the start of a stream's utterance, in seconds of its audio. Times in hypotheses count from this point."""
+        """Return the start of a stream's utterance, in seconds of audio. Times in hypotheses count from this start."""
         self._check_open(sid)
         return self._begins[sid] * (self.frame_seconds or 0.0)
 
@@ -400,7 +400,7 @@ def _cache_aware(
 
 
 def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
-    """Return a prefix or a graph decoder. Without `strategy`, use the strategy that was tuned and saved with the LM."""
+    """Return a prefix decoder or a graph decoder. Without `strategy`, use the strategy that was tuned and saved with the LM."""
     if decoding.get("strategy") is None:
         searched = {name: decoding.get(name) for name in ("lm_weight", "num_beams", "repeats", "merge")}
         decoding["strategy"] = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]

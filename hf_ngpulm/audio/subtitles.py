@@ -10,13 +10,13 @@ Segment = dict[str, Any]
 
 
 def segments(text: str, words: list[Segment]) -> list[Segment]:
-    """Cut a text into segments: at pauses, and where a segment would get too long for a subtitle.
+    """Cut a text into segments. Cuts are at pauses, and where a segment would become too long for a subtitle.
 
     Args:
-        words: the words of the text: dictionaries with `text`, and `start` and `end` in seconds.
+        words: the words of the text. A word is a dictionary with `text`, and `start` and `end` in seconds.
 
     Returns:
-        The segments: dictionaries with `text`, and `start` and `end` in seconds.
+        The segments. A segment is a dictionary with `text`, and `start` and `end` in seconds.
     """
     cut: list[Segment] = []
     begin = at = 0

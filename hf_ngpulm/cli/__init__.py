@@ -1,4 +1,4 @@
-"""Run the `hf-ngpulm` command. Each subcommand has a short module that parses options, calls the library and prints."""
+"""Run the `hf-ngpulm` command. Each subcommand has a short module that parses options, calls the library and prints results."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Command(TyperCommand):
     """A command with an optional address after --ray. Without an address, --ray means "auto"."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments. If the argument after --ray looks like an address, it is the address of the cluster."""
+        """Parse arguments. If the argument after --ray looks like an address, use it as the cluster's address."""
         completed: list[str] = []
         for arg, following in zip(args, [*args[1:], ""]):
             completed += [arg, "auto"] if arg == "--ray" and not ADDRESS.fullmatch(following) else [arg]
@@ -58,7 +58,7 @@ class Command(TyperCommand):
 
 
 class Commands(TyperGroup):
-    """The group of all commands. A command is imported when it is called."""
+    """The group of all commands. A command's module is imported when the command is called."""
 
     _listing = False
 

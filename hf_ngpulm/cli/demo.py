@@ -104,7 +104,7 @@ def _of_bundled(name: str, lm: library.NGramLM) -> Evaluations:
 
 
 def _of_orders(name: str) -> Evaluations:
-    """Evaluate a recogniser on clips of people's voices, alone and with an LM. The LM is trained on similar text in the
+    """Evaluate a recogniser on clips of people's voices, with and without an LM. The LM is trained on similar text in the
     recogniser's style.
     """
     folder = bundled("examples/speech") / ORDERS
@@ -135,7 +135,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _phrases(name: str, clips: Any) -> list[str]:
-    """Return all entities of the clips, and as many other phrases as distractors."""
+    """Return all entities of the clips, and the same number of other phrases as distractors."""
     here = list(dict.fromkeys(entity for clip in clips for entity in clip.entities))
     others = bundled(f"examples/speech/{name}/others.txt").read_text(encoding="utf-8").splitlines()
     return here + others[: len(here)]
@@ -204,8 +204,8 @@ def _gain(evaluations: Evaluations, of_set: str, model: str) -> str:
 
 
 def _marked(reference: str, hypothesis: str, before: str) -> Text:
-    """Return the hypothesis with marks for [wrong] and (missing) words. A right word is green if it wasn't right in `before`,
-    an earlier hypothesis.
+    """Return the hypothesis, with [wrong] and (missing) words in brackets. `before`: an earlier hypothesis. If a word is right
+    only in the new hypothesis, the word is green.
     """
     with needed("eval", "error rates"):
         import jiwer

@@ -149,14 +149,14 @@ def end_if_unreadable(unreadable: int, recordings: int) -> None:
 
 
 def _kept(output: str | None) -> str:
-    """Return a message about the results that stay after an interrupted run."""
+    """Return a message that says which results are kept after an interrupted run."""
     if output is None:
         return "nothing is kept; with --output results.jsonl, a run keeps its results and can resume"
     return f"finished results are kept beside {output}: run the same command again to resume"
 
 
 def _baseline_path(output: str | None) -> str | None:
-    """Return the baseline's file: `results.baseline.jsonl` for `results.jsonl`."""
+    """Return the path of the baseline's results, such as `results.baseline.jsonl` for `results.jsonl`."""
     if output is None:
         return None
     stem, ending = os.path.splitext(output)

@@ -14,7 +14,7 @@ KINDS = ("txt", "srt", "vtt", "json")  # kinds of transcript files
 
 
 def audio_of(arguments: Iterable[str]) -> dict[str, str]:
-    """Return a map from audio files' paths to names. A name is relative to the given folder or pattern.
+    """Return the name of each audio file, by its path. A name is relative to the given folder or pattern.
 
     Args:
         arguments: files, folders (including subfolders), and patterns such as `calls/**/*.wav`.
@@ -45,7 +45,7 @@ def audio_of(arguments: Iterable[str]) -> dict[str, str]:
 
 
 def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tuple[str, list[Path]]:
-    """Return the kind of file for transcripts, and the file of each recording.
+    """Return the kind of the transcript files, and the path of each recording's transcript file.
 
     Args:
         output: a file or a folder. The ending of a file may name the kind.
@@ -78,7 +78,7 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
 
 
 def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) -> None:
-    """Raise FileExistsError if a file or a folder with a model exists. If `overwrite` is true, do nothing."""
+    """Raise FileExistsError if a file, or a folder with a model, already exists and `overwrite` is false."""
     if overwrite:
         return
     for path in map(Path, paths):

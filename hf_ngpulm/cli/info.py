@@ -59,7 +59,7 @@ def _facts(lm: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the facts in a KenLM binary's header twice: values for JSON, and texts for a table. The n-grams aren't read."""
+    """Read only the header of a KenLM binary. Return the entries twice: as values for JSON, and as texts for a table."""
     file = library.KenLMFile(path)
     total, size = sum(file.counts), os.path.getsize(path)
     facts: dict[str, Any] = {"kenlm": file.model_type, "order": file.order, "num_ngrams": list(file.counts)}

@@ -30,14 +30,14 @@ def load_tokenizer(name: str | None) -> Any:
 
 
 def check_folder(model: str) -> None:
-    """Raise FileNotFoundError for a missing path that can't be a repo's id, because Transformers' own message is unclear."""
+    """Raise FileNotFoundError if a path is missing and can't be a repo's id, because Transformers' own message is unclear."""
     is_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
     if is_path and not os.path.exists(model):
         raise FileNotFoundError(f"{model}: no such folder (and no id of a model on the Hub, which looks like org/name)")
 
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
-    """Return whether the source is a KenLM binary that is read as words, not as token ids."""
+    """Return whether the source is a KenLM binary whose entries are read as words instead of token ids."""
     if library.format_of(source) is not library.KENLM or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
@@ -92,7 +92,7 @@ def load_streaming(
     rescoring: Rescoring = NO_RESCORER,
     log: library.CorrectionLog | None = None,
 ) -> library.StreamingRecognizer:
-    """Load the streaming recogniser for some options.
+    """Load the streaming recogniser that the options describe.
 
     Args:
         more_lms: other language models that streams may use instead of `--lm`.
@@ -111,7 +111,7 @@ def load_serving(
     rescoring: Rescoring = NO_RESCORER,
     word_confidence: str | None = None,
 ) -> library.StreamingRecognizer | Any:
-    """Load the recogniser of a server. It is an `AttentionRecognizer` for an encoder-decoder, else a `StreamingRecognizer`."""
+    """Load a server's recogniser. For an encoder-decoder, it is an `AttentionRecognizer`, otherwise a `StreamingRecognizer`."""
     asr = load_recogniser(model, device)
     confidence = given(confidence=library.confidence_for(asr.model, word_confidence))
     if not library.is_seq2seq(asr.model):
@@ -159,8 +159,8 @@ def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[Any], bool]:
 
 
 def grammar_settings(options: Understanding, may_explain: bool = False) -> dict[str, Any]:
-    """Return the settings for a grammar, for a pipeline or a stream, with the loaded grammar. `may_explain`: whether phrases
-    allow `--explain` without a grammar. Raises ValueError if there are settings for a grammar but no grammar.
+    """Load the grammar, and return the settings for a pipeline or a stream, including the grammar. `may_explain`: whether
+    `--explain` needs no grammar. Raises ValueError if there are settings for a grammar but no grammar.
     """
     if options.grammar is None:
         explains = None if may_explain else options.explain or None
@@ -198,7 +198,7 @@ def never_written(given: Sequence[str] | None) -> list[Any]:
 
 
 def _is_like_a_file(phrase: str) -> bool:
-    """Return whether a phrase looks like a path. Its folder exists, or its ending is similar to ".txt" ("names.txtt")."""
+    """Return whether a phrase looks like a path. Such a phrase names an existing folder, or ends like ".txt" ("names.txtt")."""
     folder, name = os.path.split(phrase)
     ending = os.path.splitext(name)[1][1:].lower()
     return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

@@ -21,7 +21,7 @@ AT = " at this address. Without an address (or with auto): at RAY_ADDRESS, on a 
 
 
 def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """Describe an option, as the default of a field or of a command's parameter.
+    """Return a description of an option. It becomes the default of a field or of a command's parameter.
 
     Args:
         help: the help text.
@@ -69,13 +69,13 @@ def existing(value: Any) -> str:
 
 
 def argument(help: str, default: Any = MISSING) -> Any:
-    """Describe a positional argument, as the default of a command's parameter."""
+    """Return a description of a positional argument. It becomes the default of a command's parameter."""
     return field(default=default, metadata={"make": Argument, "names": (), "more": {"help": help}})
 
 
 def of_decoders(name: str, *names: str, **more: Any) -> Any:
-    """Describe an option that decoders also have, with the same help text. `name`: the option's name in decoders. `names`,
-    `more`: see `option`.
+    """Return a description of an option that decoders also have. The help text is the decoders' text. `name`: the option's name
+    in decoders. `names`, `more`: see `option`.
     """
     return option(OPTIONS[name].line(), *names, **more)
 
@@ -175,7 +175,7 @@ class Rescoring:
 
 
 def of_log() -> Any:
-    """Describe `--corrections`."""
+    """Return a description of the option `--corrections`."""
     return option("File of corrections to learn from, written by hf-ngpulm learn.", parser=existing, metavar="FILE")
 
 
@@ -281,7 +281,7 @@ def given(*options: Any, **more: Any) -> dict[str, Any]:
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command for Typer. A parameter for each field replaces a parameter that is a dataclass."""
+    """Return a command for Typer. If a parameter is a dataclass, a parameter for each field replaces the dataclass."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in _parameters(function):
@@ -305,7 +305,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(of: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a function, annotated for Typer. For a dataclass, return a parameter per field."""
+    """Return a function's parameters, annotated for Typer. For a dataclass, return a parameter for each field."""
     hints = get_type_hints(of, include_extras=True)
     if is_dataclass(of):
         defaults = {each.name: each for each in fields(of)}

@@ -61,7 +61,7 @@ def print_table(
 
 
 def percent(rate: float | None, digits: int = 1) -> str:
-    """Return a ratio as a percentage in text; "-" for None."""
+    """Return a ratio as a text in percent. For None, return "-"."""
     return "-" if rate is None else f"{100 * rate:.{digits}f}%"
 
 

@@ -77,8 +77,8 @@ def push(
 
 
 def _refuse(told: dict[str, Any], card: str) -> None:
-    """Raise ValueError if there are options about the card, because the card was edited by hand. `told`: the options about the
-    card. `card`: the card's place, for the message.
+    """Raise ValueError if options about the card are given, because the card was edited by hand. `told`: the given options
+    about the card. `card`: the card's place, for the message.
     """
     if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
         raise ValueError(f"{card} was changed by hand and is kept; add the values of {', '.join(options)} there")
@@ -97,7 +97,7 @@ def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
 
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Convert the Hub's errors to errors that name the remedy.
+    """Convert the Hub's errors to errors whose messages name the remedy.
 
     Raises:
         PermissionError: the user isn't logged in, or may not write to the repo.

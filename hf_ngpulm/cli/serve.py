@@ -47,8 +47,8 @@ class Address:
 
 
 def _limit(field: str, help: str, name: str, least: float = 1) -> Any:
-    """Describe an option for a field of `Limits`. The option has the field's default. `name`: the option's name. `least`: the
-    option's minimum.
+    """Return a description of an option for a field of `Limits`. The option has the field's default. `name`: the option's name.
+    `least`: the option's minimum.
     """
     return option(help, name, default=getattr(Limits, field), min=least)
 
@@ -93,7 +93,7 @@ class Replicas:
 
     @property
     def number(self) -> int | tuple[int, int]:
-        """Return the number of replicas, or a pair of the minimum and the maximum. Raises ValueError for another text."""
+        """Return the number of replicas, or a pair of the minimum and the maximum. Raises ValueError if the text is neither."""
         match = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", self.replicas or "1")
         if match is None:
             raise ValueError(f"--replicas should be a number, or the fewest and the most, as in 1-8; got {self.replicas!r}")
@@ -199,7 +199,7 @@ def _serve_on_cluster(on_cluster: Replicas, options: dict[str, Any], address: Ad
 
 
 def _in_replica(folder: str, options: dict[str, Any]) -> Any:
-    """Return the application of a replica. If the replica's machine has the folder `folder`, the replica works in it."""
+    """Return a replica's application. If the replica's machine has the folder `folder`, work in this folder."""
     with contextlib.suppress(OSError):
         os.chdir(folder)
     return application(**options)[0]
@@ -270,7 +270,7 @@ def _warn_if_open(host: str, keys: list[str]) -> None:
 
 
 def _keys(given: list[str] | None, file: str | None) -> list[str]:
-    """Return the keys from the options, the file and the environment variable."""
+    """Return the access keys from the options, the file and the environment variable."""
     keys = [*(given or ()), *os.environ.get(KEY, "").split()]
     if file is not None:
         in_file = Path(file).read_text(encoding="utf-8").split()

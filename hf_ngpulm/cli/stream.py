@@ -88,7 +88,7 @@ def stream(
 
 
 def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield pieces until Ctrl-C. Ctrl-C ends the audio; the command goes on."""
+    """Yield pieces of audio until Ctrl-C. Ctrl-C ends the audio, but not the command."""
     with suppress(KeyboardInterrupt):
         yield from pieces
 

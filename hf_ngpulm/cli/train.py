@@ -36,7 +36,7 @@ from .output import interruptible, print_json, print_line, print_table, tell
 
 @dataclass(frozen=True)
 class Counting:
-    """Options that limit the memory and processes for counting n-grams."""
+    """Options that limit the memory and the number of processes for counting n-grams."""
 
     memory: str = option("Memory limit for counting and estimation; the rest goes to disk.", default="4G")
     folder: str | None = option("Folder for the data on disk.", "--temporary")
@@ -53,7 +53,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class Estimation:
-    """Options for the n-grams and their estimation."""
+    """Options for the n-grams and for the estimation of their probabilities."""
 
     order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n")
     unit: str = option("Unit of the n-grams: token or word.", default="token")
@@ -242,7 +242,7 @@ def _selected(sampling: Sampling, texts: list[str], bars: Bars) -> list[str]:
 
 
 def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:
-    """Yield the validation texts of the inputs; if `are_ids`, yield lists of token ids."""
+    """Yield the validation texts of the inputs. If `are_ids` is true, yield lists of token ids instead."""
     if not are_ids:
         yield from read_texts(inputs, field, split)
         return
@@ -259,7 +259,7 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 
 def _accelerator() -> Any:
-    """Return the accelerator if several processes run; otherwise None."""
+    """If several processes run, return their `Accelerator`. Otherwise return None."""
     if launched_alone():
         tell(
             "accelerate has started one process only; to start several on CPUs, use torchrun --nproc_per_node 2 -m "

@@ -175,8 +175,8 @@ def transcribe(
 
 
 def _recordings(audio: list[str]) -> library.Recordings:
-    """Return the recordings of audio files, folders and patterns; the ids are the paths. If the argument is a manifest or
-    Parquet file, return its recordings.
+    """Return the recordings that the arguments name. Arguments are audio files, folders and patterns, and the recordings' ids
+    are the paths. If the argument is a manifest or Parquet file, return the file's recordings.
     """
     if source := next(filter(_is_source, audio), None):
         if len(audio) > 1:
@@ -191,7 +191,7 @@ def _is_source(name: str) -> bool:
 
 def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: dict[str, Any], as_json: bool) -> None:
     """Write results to a file of JSON lines. If the output is a Parquet file, the lines are converted at the end. `elsewhere`:
-    the `cluster` and the `actors` that transcribe; empty for this process.
+    the `cluster` and the `actors` that transcribe. If it is empty, this process transcribes.
     """
     lines, done = Path(output + ".jsonl" if output.endswith(PARQUET) else output), 0
     cluster, actors = library.cluster_of(elsewhere.get("cluster")), elsewhere.get("actors")
@@ -219,8 +219,8 @@ def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: d
 
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
-    """Return a transcript as subtitles in the format `kind`. `of_words`: whether the chunks are words; otherwise they are
-    segments. `seconds`: end of a chunk without an end.
+    """Return a transcript as subtitles in the format `kind`. `of_words`: whether the result's chunks are words, not segments.
+    `seconds`: end time of a chunk that has no end time.
     """
     spans = []
     for chunk in result["chunks"]:
@@ -230,7 +230,7 @@ def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool
 
 
 def _shown(result: dict[str, Any]) -> str:
-    """Return the text of a result, then lines for the other requested entries: meaning, phrases, hypotheses, times."""
+    """Return a result as text. After the transcript come the requested meaning, phrases, hypotheses and times."""
     lines = [result["text"]]
     if "understood" in result:
         lines.append(f"  {meaning(result)}")
@@ -243,7 +243,7 @@ def _shown(result: dict[str, Any]) -> str:
 
 
 def _explained(report: dict[str, Any]) -> str:
-    """Return a report on a phrase as a line."""
+    """Return a report on a phrase as a line of text."""
     at = f" at {report['start']:.2f} s" if "start" in report else ""
     weighed = ""
     if "ratio" in report:

@@ -34,8 +34,8 @@ class Job:
         return load_recogniser(self.model, self.device, **options.given(self.search, **settings))
 
     def check_file(self, results: str, example: str) -> None:
-        """Raise ValueError if the options save to an LM, or to an existing file without fitted values. `results`: name of the
-        results in messages, in the plural. `example`: name of a file in messages.
+        """Raise ValueError if the results should be saved to an LM, or to an existing file that has no fitted values.
+        `results`: name of the results in messages, in the plural. `example`: example of a file's name in messages.
         """
         if self.keep.save:
             raise ValueError(f"--save writes to an LM, but {results} go to a file of their own: --save-to {example}")
@@ -88,7 +88,7 @@ def _show_confidence(result: library.ConfidenceTuning, file: str | None) -> None
 
 
 def tune_grammar(job: Job, of_grammars: options.OfGrammars) -> None:
-    """Find the minimum evidence at which a grammar accepts utterances, then show and save it."""
+    """Find the minimum evidence at which a grammar accepts utterances, then show and save this minimum."""
     keep, source = job.keep, str(of_grammars.grammar)
     if not of_grammars.other:
         raise ValueError("--grammar needs ordinary speech to count false accepts: add --other DATA")

@@ -1,4 +1,4 @@
-"""Learn phrases, their mishearings and a small language model from users' corrections of transcripts."""
+"""Learn phrases, the phrases' mishearings and a small language model from users' corrections of transcripts."""
 
 from .lessons import learned_phrases, mined_aliases
 from .log import Correction, CorrectionLog

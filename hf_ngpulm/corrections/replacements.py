@@ -1,7 +1,7 @@
 """Align a recognised text with the meant text, and decide which differing words sound alike.
 
 Words that both texts share are aligned first. In the regions between shared words, groups of up to `MOST_WORDS` words of both
-texts are aligned. The alignment has the least sum of the groups' distances in sound.
+texts are aligned. The alignment minimises the sum of the distances in sound between aligned groups.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Aligned(NamedTuple):
 
 
 def align(heard: str, meant: str) -> Aligned:
-    """Align two texts by words. Differences in case and in the marks around words don't count.
+    """Align two texts word by word. Differences in case and in punctuation around words don't count.
 
-    Regions beyond a total of `_MOST_CELLS` steps aren't compared and count as rewritten.
+    After a total of `_MOST_CELLS` steps, further regions aren't compared. Such regions count as rewritten.
     """
     ours, theirs = heard.split(), meant.split()
     aligned, cells = Aligned([], [], []), 0
@@ -69,8 +69,8 @@ def align(heard: str, meant: str) -> Aligned:
 
 
 def shared_words(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Return a longest common subsequence of words as pairs of indices, in `ours` and in `theirs`. Among subsequences of equal
-    length, later words are preferred.
+    """Return a longest common subsequence of words. Each word is a pair of its index in `ours` and its index in `theirs`. Among
+    subsequences of equal length, later words are preferred.
     """
     numbers = {word: n for n, word in enumerate(dict.fromkeys((*ours, *theirs)))}
     mine, other = (np.array([numbers[word] for word in words], dtype=np.int64) for words in (ours, theirs))
@@ -96,7 +96,7 @@ def sound_alike(heard: str, meant: str) -> bool:
 
 
 class _Region(NamedTuple):
-    """Hold differing words of both texts between two shared words.
+    """Hold the words of both texts between two shared words. These words differ.
 
     Args:
         heard, meant: the words of each text.
@@ -123,7 +123,7 @@ class _Region(NamedTuple):
         return Replacement(" ".join(self.heard), " ".join(self.meant), False)
 
     def groups(self) -> list[Replacement]:
-        """Divide the region into replacements with the least possible sum of distances in sound."""
+        """Divide the region into replacements, so that the sum of their distances in sound is as small as possible."""
         distance = self._distances()
         # For the first i and j words: the least cost, and the sizes of the last groups.
         best: dict[tuple[int, int], tuple[float, int, int]] = {(0, 0): (0.0, 0, 0)}
@@ -147,7 +147,7 @@ class _Region(NamedTuple):
         return replacements[::-1]
 
     def _distances(self) -> dict[tuple[int, int], dict[tuple[int, int], float]]:
-        """Return the distance between each group of `heard` and each group of `meant`, by their closest pronunciations."""
+        """Return the distance in sound of each group of `heard` from each group of `meant`, by their closest pronunciations."""
         flat = [[text for texts in spans.values() for text in texts] for spans in (self.ours, self.theirs)]
         starts = [np.cumsum([0, *map(len, spans.values())])[:-1] for spans in (self.ours, self.theirs)]
         closest = np.minimum.reduceat(np.minimum.reduceat(distances(*flat), starts[0]), starts[1], 1)
@@ -155,8 +155,8 @@ class _Region(NamedTuple):
 
 
 def _readings(words: Sequence[str]) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Return the pronunciations of each group of up to `MOST_WORDS` words. A key has the group's first index and number of
-    words.
+    """Return the pronunciations of each group of up to `MOST_WORDS` words. A key is a pair of the index of the group's first
+    word and the group's number of words.
     """
     spans = ((first, size) for first in range(len(words) + 1) for size in range(min(MOST_WORDS, len(words) - first) + 1))
     return {(first, size): readings(" ".join(words[first : first + size])) or ("",) for first, size in spans}

@@ -1,7 +1,7 @@
 """Compute error rates of words, characters and entities with confidence intervals, evaluate recognisers, and tune weights.
 
 The functions need `jiwer`. The metrics WER, CER and EntityWER also need `evaluate`. `pip install 'hf-ngpulm[eval]'` installs
-both packages. They are imported on first use.
+both packages. This package imports `jiwer` and `evaluate` on first use.
 """
 
 from __future__ import annotations

@@ -24,16 +24,16 @@ _STEPS = 50
 def judged_words(utterances: Sequence[Any], normalise: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compare the words of scored utterances with the transcripts.
 
-    A word is correct if the alignment with the fewest errors matches it with a word of the transcript.
+    A word is correct if the alignment with the fewest errors matches the word with an equal word of the transcript.
 
     Args:
         utterances: utterances of an `Evaluation`. Only scored utterances with confidences count.
-        normalise: see `word_errors`. If normalisation removes a word, the word is left out. If normalisation splits a word, the
-            word is correct if all its parts are correct.
+        normalise: see `word_errors`. If normalisation removes a word, the word is left out. If normalisation splits a word into
+            several words, the word is correct if these words are all correct.
 
     Returns:
-        Three arrays `[words]`: the word's confidence, float64, whether the word is correct, bool, and the index of the
-        utterance, int64.
+        Three arrays `[words]`. The first has each word's confidence, float64. The second says whether the word is correct,
+        bool. The third has the index of the word's utterance, int64.
     """
     clean = normaliser(normalise)
     confidences: list[float] = []

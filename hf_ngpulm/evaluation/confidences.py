@@ -38,9 +38,9 @@ class ConfidenceTuning:
         model: the recogniser.
         calibration: the fitted calibration, a value for `confidence=` of pipelines and decoders.
         before: expected calibration error of the uncalibrated measure.
-        after: expected calibration error of calibrated confidences by two-fold cross-validation. A calibration is fitted to one
-            half of the utterances, and applied to the other half.
-        bins: the confidences of the cross-validation, in bins of equal width.
+        after: expected calibration error of calibrated confidences, measured by two-fold cross-validation. A calibration is
+            fitted to one half of the utterances, and applied to the other half.
+        bins: the words of the cross-validation, in bins of equal width by confidence.
         words: number of words in the hypotheses.
         right: number of correct words in the hypotheses.
         unreadable: ids of recordings that couldn't be read.
@@ -81,7 +81,7 @@ def tune_confidence(
         asr = pipeline(..., confidence="calibration.json")
 
     Args:
-        asr: a speech recognition pipeline, with its language models, phrases and search.
+        asr: a speech recognition pipeline. The pipeline's language models, phrases and search are used.
         recordings: speech with transcripts.
         measure: name of the confidence measure to calibrate, see `hf_ngpulm.search.confidence`.
         normalise: see `word_errors`.

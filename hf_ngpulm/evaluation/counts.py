@@ -16,11 +16,11 @@ Counts = TypeVar("Counts", bound="Summed")
 
 @dataclass(frozen=True)
 class Summed:
-    """Hold counts of one utterance, or sums over several utterances. In sums, `utterances` has the counts of each utterance."""
+    """Hold counts of one utterance, or sums over several utterances. A sum has the counts of each utterance in `utterances`."""
 
     @classmethod
     def together(cls: type[Counts], utterances: Iterable[Counts]) -> Counts:
-        """Return the sums over utterances."""
+        """Return the sums of counts over utterances."""
         each = tuple(utterances)
         *names, _ = (entry.name for entry in fields(cls))
         return cls(*(sum(getattr(counts, name) for counts in each) for name in names), each)  # type: ignore[call-arg]
@@ -56,9 +56,9 @@ class ErrorCounts(Summed):
 
     @property
     def rate(self) -> float:
-        """Return the errors per unit (word or character) of the reference. 0.1 means 10%. With insertions it may exceed 1.
+        """Return the errors per unit (word or character) of the reference. 0.1 means 10%. With insertions rates may exceed 1.
 
-        For an empty reference, return the number of errors, as jiwer does. It is 0 if the hypothesis is empty, too.
+        For an empty reference, return the number of errors, as jiwer does. If the hypothesis is also empty, this number is 0.
         """
         return self.errors / max(self.length, 1)
 

@@ -23,7 +23,7 @@ class EntityMatches(Summed):
     """Count entities that were recognised completely, recognised wrongly, or missed.
 
     Args:
-        true_positives: number of occurrences in the reference that the hypothesis also has at the aligned place.
+        true_positives: number of entities' occurrences in the reference that the hypothesis also has at the aligned place.
         false_positives: number of all other occurrences in the hypothesis.
         false_negatives: number of all other occurrences in the reference.
         utterances: the counts of each utterance; empty for a single utterance.
@@ -88,8 +88,8 @@ def entity_errors(
 ) -> EntityErrors:
     """Return errors on entities (names and terms, such as boosted phrases), and errors on all other words.
 
-    *Occurrences* are searched from left to right. If several entities begin at a word, the longest counts, and the search
-    continues after it, so occurrences never overlap. Duplicate entities are ignored.
+    *Occurrences* are searched from left to right. If several entities begin at the same word, the longest entity counts. The
+    search continues after this entity, so occurrences never overlap. Duplicate entities are ignored.
 
     *Alignment.* Reference and hypothesis are aligned with the fewest edits, so the total number of errors is the same as in
     `word_errors`. If several alignments have the fewest edits, these rules choose in this order: fewest errors on entities,
@@ -97,12 +97,13 @@ def entity_errors(
     So every count is unique, and alignments with fewer errors on entities are preferred. (jiwer has other rules, so two
     substitutions in `word_errors` may be a deletion and an insertion here.)
 
-    *Error rates.* Errors on an entity are substituted or deleted words of an occurrence in the reference, and words inserted
-    between two words of an occurrence. The entity WER is the number of these errors per word of occurrences (Nigmatulina et
-    al., "Implementing contextual biasing in GPU decoder for online ASR", Interspeech 2023). All other errors are in the WER of
-    other words. If all entities have one word, B-WER and U-WER of Le et al. ("Contextualized streaming end-to-end speech
-    recognition with trie-based deep biasing and shallow fusion", Interspeech 2021) agree with these rates, except for
-    insertions of a listed word. B-WER counts such insertions as errors on entities; here they lower the precision.
+    *Error rates.* An error on an entity is a substituted or deleted word of an occurrence in the reference, or a word that is
+    inserted between two words of an occurrence. The entity WER is the number of these errors per word of occurrences
+    (Nigmatulina et al., "Implementing contextual biasing in GPU decoder for online ASR", Interspeech 2023). All other errors
+    are in the WER of other words. If all entities have one word, B-WER and U-WER of Le et al. ("Contextualized streaming
+    end-to-end speech recognition with trie-based deep biasing and shallow fusion", Interspeech 2021) agree with these rates,
+    except for insertions of a listed word. B-WER counts such insertions as errors on entities. Here such insertions lower the
+    precision.
 
     *Precision, recall, F1.* An occurrence in the reference is a true positive if all its words are recognised without inserted
     words between them, and the hypothesis has an occurrence of the same entity there. (If "new york city" is also listed, "new
@@ -159,8 +160,8 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
 
 
 class _Phrases(NamedTuple):
-    """Find entities by their words. `numbers`: the index of each entity. `lengths`: the entities' distinct numbers of words,
-    largest first.
+    """Find entities in texts. `numbers`: the index of each entity, by the entity's words. `lengths`: the distinct numbers of
+    words in entities, largest first.
     """
 
     numbers: dict[tuple[str, ...], int]
@@ -190,7 +191,7 @@ class _Phrases(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """Locate an entity in a text: the words from `start` to `end`, exclusive. `entity`: the entity's index."""
+    """Locate an entity in a text, from word `start` to word `end`, exclusive. `entity`: the entity's index."""
 
     start: int
     end: int
@@ -207,7 +208,7 @@ def aligned_counts(
 
     `entity_errors` defines the alignment. An alignment has six counts: edits, errors on entities, entities that aren't
     recognised completely, substitutions, substitutions in entities, and insertions in entities. Dynamic programming over both
-    texts (`csrc/alignment.cpp`) finds the lowest counts, compared in this order. The counts are packed into two integers, so
+    texts (`csrc/alignment.cpp`) finds the lowest counts, compared in this order. Each of two integers stores three counts, so
     one addition or comparison handles three counts. No traceback of an alignment is needed.
 
     Args:
@@ -253,8 +254,8 @@ def aligned_counts(
 
 
 def _ends(occurrences: Sequence[Occurrence], words: int) -> np.ndarray:
-    """Return the index and the length of the entity that ends before each word, or at the text's end, int64 `[words + 1, 2]`.
-    If no entity ends there, the row is -1 and 0. `words`: number of words in the text.
+    """Return an array, int64 `[words + 1, 2]`. Row i has the index and the length of the entity that ends directly before word
+    i. The last row belongs to the end of the text. A row without an entity has -1 and 0. `words`: number of words in the text.
     """
     ends = np.full((words + 1, 2), (-1, 0), dtype=np.int64)
     for start, end, entity in occurrences:

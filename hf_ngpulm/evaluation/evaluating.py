@@ -64,29 +64,29 @@ def evaluate(
     *Several processes* (`accelerate launch`, torchrun, MPI). Each process recognises its share of the batches, and `accelerate`
     gathers the results. If a process fails, the launcher stops the other processes.
 
-    *Resuming.* With `output`, each process appends its results to a file in the folder `OUTPUT.parts`. At the end, the first
-    process joins all results in `output`. After a killed run, the same call computes only the missing results. The number of
-    processes may change, but all processes must see the folder.
+    *Resuming.* If `output` is given, each process appends its results to a file in the folder `OUTPUT.parts`. At the end, the
+    first process joins all results in `output`. After a killed run, the same call computes only the missing results. The number
+    of processes may change, but all processes must see the folder.
 
     Args:
         model: a pipeline of Transformers ("automatic-speech-recognition") made after hf_ngpulm was imported, or the folder or
             Hub id of a model.
         data: a source for `read_recordings`, or a sequence of recordings.
-        batch_size: number of recordings, or of a long recording's chunks, in a batch of the model.
+        batch_size: number of recordings in a batch of the model. For a long recording, number of chunks in a batch.
         chunk_seconds: length in seconds above which recordings are cut.
         entities_as_phrases: whether each recording's entities are boosted in addition to `phrases`.
         normalise: normalisation of transcripts and hypotheses, see `word_errors`.
         device, dtype: device and dtype for a model that this function loads. The default device is this process's GPU, if there
             is one. The default dtype on a CPU is float32.
         output: file for results (see `Evaluation.save`). Existing results with the same settings aren't computed again.
-        report: called with a line about each recording that can't be read, or that the recogniser refuses. The results of such
-            recordings have an `error`.
+        report: called with a line of text about each recording that can't be read, or that the recogniser refuses. The results
+            of such recordings have an `error`.
         progress: called with the number of recordings that this process has transcribed.
         cluster: address of a Ray cluster, or "auto" (see `TrainingOptions`). The cluster's actors transcribe. Each actor loads
             the model by its name, and all machines must see the recordings. This process collects the results.
-        actors: number of actors, and number of GPUs per actor.
-        settings: `lm`, `lm_weight`, `phrases`, `phrase_weight`, `num_beams`, `strategy`, `beta`, `ilm_weight` ... They replace
-            the settings of the model's pipeline.
+        actors: the number of actors, and the number of GPUs of each actor.
+        settings: `lm`, `lm_weight`, `phrases`, `phrase_weight`, `num_beams`, `strategy`, `beta`, `ilm_weight` ... These
+            settings replace the settings of the model's pipeline.
 
     Returns:
         The evaluation in the first process; None in the other processes.
@@ -136,13 +136,14 @@ def evaluate(
 def _of_all(
     run: _Evaluating | _OnCluster, recordings: Recordings, processes: Processes, parts: Parts | None
 ) -> tuple[Records | None, bool]:
-    """Recognise this process's share of the batches without results.
+    """Recognise this process's share of the batches that have no results yet.
 
     Args:
         parts: files for the results. The files may have earlier results. If None, no files are written.
 
     Returns:
-        The records of all processes (None in processes other than the first), and whether some records are from an earlier run.
+        A pair. The first item has the records of all processes; in processes other than the first process, it is None. The
+        second item says whether some records are from an earlier run.
     """
     rank, size = processes.rank, processes.size
     is_done = parts is not None and parts.output.exists()
@@ -183,7 +184,7 @@ class _Evaluating:
         chunk_seconds: float, entities_as_phrases: bool, report: Report = lambda message: None,
         progress: Callable[[int], Any] | None = None,
     ) -> _Evaluating:  # fmt: skip
-        """Load the model if `model` is a name. For the arguments see `evaluate`."""
+        """Make a recogniser for the recordings. If `model` is a name, load the model. For the arguments see `evaluate`."""
         if isinstance(model, str | os.PathLike):
             more: dict[str, Any] = {"phrases": []} if entities_as_phrases else {}
             model, settings = load_pipeline(os.fspath(model), device, dtype, **(more | settings)), {}
@@ -205,14 +206,14 @@ class _Evaluating:
         return self.recogniser.pipeline.tokenizer
 
     def clock(self) -> Clock:
-        """Return the durations so far, by kind of work."""
+        """Return the time that each kind of work has taken so far."""
         warm_up = self.warm_up or 0.0
         wall = time.perf_counter() - self.begin - warm_up
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
 
     def records_of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
         """Recognise batches of recordings, and return the recordings' records. `chosen`: the batches, as lists of recordings'
-        numbers. `parts`: files to which the records are appended; None for no files.
+        numbers. `parts`: files to which the records are appended. If None, no files are written.
         """
         recogniser = self.recogniser
         finished: Records = {}
@@ -276,7 +277,7 @@ class _Evaluating:
 
 
 class _OnCluster:
-    """Collects records in this process. The actors of a cluster recognise the batches."""
+    """Collects the records of recordings in this process. The actors of a cluster recognise the batches."""
 
     def __init__(
         self, made: tuple[Any, ...], cluster: Cluster, actors: Actors, report: Report, progress: Callable[[int], Any] | None
@@ -314,8 +315,8 @@ class _Worker:
     run: _Evaluating | None = None
 
     def __call__(self, numbers: list[int] | None) -> Any:
-        """Return the records of a batch. `numbers`: the numbers of the batch's recordings. For None, return the settings, with
-        this machine's device and dtype.
+        """Return the records of a batch. `numbers`: the numbers of the batch's recordings. If `numbers` is None, return the
+        settings instead. They include this machine's device and dtype.
 
         Raises:
             ValueError: the settings differ from the settings of the first worker.

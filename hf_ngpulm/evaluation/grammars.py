@@ -28,7 +28,7 @@ SHOWN = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # numbers of false accept
 
 
 class OperatingPoint(NamedTuple):
-    """Hold a bound on the evidence, and the errors with this bound.
+    """Hold a bound on the evidence, and the errors that this bound causes.
 
     Args:
         least_evidence: the bound, nats per token.
@@ -48,14 +48,14 @@ class GrammarTuning:
     Args:
         family: "ctc", "transducer" or "attention".
         evidence: the confidence curve, a value for `Grammar.with_evidence`.
-        chosen: the chosen bound, with its errors.
-        curve: several bounds with their errors, in descending order of the bounds.
+        chosen: the chosen bound, and the errors that it causes.
+        curve: several bounds and the errors that each bound causes, in descending order of the bounds.
         hours: hours of other speech.
         accepted: accepted recordings of other speech.
         commands: number of commands.
         missed: rejected commands.
-        wrong: commands that are accepted with another meaning than the meaning of their text.
-        left_out: commands with texts that aren't in the grammar. They aren't counted as commands.
+        wrong: accepted commands whose recognised meaning differs from the meaning of the command's text.
+        left_out: commands whose text isn't in the grammar. `commands` doesn't count them.
         unreadable: recordings that couldn't be read.
     """
 
@@ -109,7 +109,7 @@ def tune_grammar(
     other speech by maximum likelihood, with equal weight for both. Without commands, the grammar's width stays.
 
     Args:
-        asr: a speech recognition pipeline, with its language models, phrases and search.
+        asr: a speech recognition pipeline. The pipeline's language models, phrases and search are used.
         other: ordinary speech without commands, one utterance per recording. Recordings of more than 30 s are cut at quiet
             places into pieces of at most 10 s.
         commands: recordings of commands. The text is a sentence of the grammar, or the name of the intent.
@@ -157,16 +157,18 @@ def tune_grammar(
 
 
 def best_bound(other: Sequence[float], commands: Sequence[float], allowed: int) -> OperatingPoint | None:
-    """Return the bound that misses the fewest commands. It accepts at most `allowed` recordings of other speech.
+    """Among all bounds that accept at most `allowed` recordings of other speech, return the bound that misses the fewest
+    commands.
 
     The bound is halfway between two values: the highest evidence of other speech that must be rejected, and the lowest evidence
-    above it. If there is no evidence above it, the bound is just above the rejected evidence.
+    above this value. If no recording has evidence above this value, the bound is just above it.
 
     Args:
         other, commands: evidence of each recording, nats per token.
 
     Returns:
-        The bound and its errors; None if more than `allowed` recordings of other speech have the highest possible evidence, 0.
+        The bound, and the errors that it causes. If more than `allowed` recordings of other speech have the highest possible
+        evidence, 0, the result is None.
     """
     heard, meant = sorted(other), sorted(commands)
     refused = -math.inf  # the highest evidence that must be rejected
@@ -180,7 +182,7 @@ def best_bound(other: Sequence[float], commands: Sequence[float], allowed: int) 
 
 
 def _width(middle: float, other: Sequence[float], commands: Sequence[float]) -> float:
-    """Return the width of the confidence curve with the highest likelihood for commands and other speech.
+    """Return the width of the confidence curve that makes the commands and the other speech most likely.
 
     Args:
         middle: the evidence with a confidence of 0.5.

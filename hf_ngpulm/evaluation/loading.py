@@ -36,7 +36,7 @@ def pieces_of(
 
     Args:
         rate: sampling rate of the pipeline, hertz.
-        read: a list. For each piece, the recording and the piece's length in seconds are added to it.
+        read: a list to which a pair is added for each piece: the recording, and the piece's length in seconds.
         unreadable: a list to which the ids of unreadable recordings are added.
         report: called with a line about each unreadable recording.
     """

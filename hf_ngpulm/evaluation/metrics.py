@@ -1,4 +1,4 @@
-"""Provide error rates as metrics of Hugging Face `evaluate`: `WER().compute(predictions=, references=)`. They load offline.
+"""Provide error rates as metrics of Hugging Face `evaluate`: `WER().compute(predictions=, references=)`. No download is needed.
 
 The metrics have `add` and `add_batch`, like all metrics of this library. Undefined rates (such as an entity WER without
 entities) are NaN.
@@ -30,7 +30,7 @@ _ENTITIES = """    entities: phrases; a list for each utterance, or in compute a
 
 
 class WER(evaluate.Metric):
-    """Compute the word error rate "wer", and "substitutions", "deletions", "insertions", "hits" and "words" (of references)."""
+    """Compute the word error rate "wer" and counts: "substitutions", "deletions", "insertions", "hits", reference "words"."""
 
     def _info(self) -> evaluate.MetricInfo:
         return _info("Word error rate: (substitutions + deletions + insertions) / words of the references.")
@@ -41,7 +41,7 @@ class WER(evaluate.Metric):
 
 
 class CER(evaluate.Metric):
-    """Compute the character error rate "cer", and "substitutions", "deletions", "insertions", "hits" and "characters"."""
+    """Compute the character error rate "cer" and counts: "substitutions", "deletions", "insertions", "hits", "characters"."""
 
     def _info(self) -> evaluate.MetricInfo:
         return _info("Character error rate: (substitutions + deletions + insertions) / characters of the references.")
@@ -54,9 +54,9 @@ class CER(evaluate.Metric):
 class EntityWER(evaluate.Metric):
     """Compute error rates inside and outside of entities, and precision, recall and F1 of entities; see `entity_errors`.
 
-    The result has the rates "entity_wer", "other_wer", "wer", "precision", "recall" and "f1". It also has the counts for the
-    first two rates ("entity_words", "entity_substitutions", "other_words", ...), "true_positives", "false_positives" and
-    "false_negatives".
+    The result has the rates "entity_wer", "other_wer", "wer", "precision", "recall" and "f1". It also has counts: the counts
+    for the first two rates ("entity_words", "entity_substitutions", "other_words", ...), "true_positives", "false_positives"
+    and "false_negatives".
     """
 
     def _info(self) -> evaluate.MetricInfo:

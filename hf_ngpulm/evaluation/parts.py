@@ -1,8 +1,9 @@
 """Store the results of an unfinished evaluation in files, so that a killed run can resume.
 
 Each process has a file in the folder `results.jsonl.parts/`. The first line of a file has the settings; each further line has
-the result of a recording. A process appends all lines of a batch in one write. The files together show which recordings are
-done, for any number of processes. The incomplete last line of a killed process is dropped.
+the result of a recording. A process appends all lines of a batch in one write. Together, the files of all processes show which
+recordings are done. So a resumed run may have another number of processes. The incomplete last line of a killed process is
+dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Records = dict[int, dict[str, Any]]  # results of recordings, by the recordings'
 
 
 class SettingsMismatchError(ValueError):
-    """Report that existing results have other settings."""
+    """Report that existing results were made with other settings."""
 
 
 class Parts:
@@ -38,7 +39,7 @@ class Parts:
 
     def records(self) -> Records:
         """Return the records in all files. Raises SettingsMismatchError if a file has other settings. Raises ValueError if a
-        file isn't part of an evaluation, or is damaged.
+        file doesn't belong to an evaluation, or is damaged.
         """
         records: Records = {}
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():

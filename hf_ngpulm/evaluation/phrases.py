@@ -1,8 +1,9 @@
-"""Fit the thresholds of a second look. A second look rejects phrases that nobody said.
+"""Fit the thresholds of the second look, which rejects recognised phrases that nobody said.
 
 In ordinary speech, a recogniser proposes phrases, and the second look computes a likelihood ratio for each phrase (see
 `hf_ngpulm.decoding.second_look`). If the transcript doesn't contain a proposed phrase, the phrase is a false alarm. The
-thresholds are fitted to the ratios of false alarms. They apply to any number of false alarms per hour.
+thresholds are fitted to the likelihood ratios of false alarms. The fit gives a threshold for any number of false alarms per
+hour.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _EVERYTHING = Thresholds(-_LOW, 0.0, 0.0, 1.0)
 
 
 class LookPoint(NamedTuple):
-    """Hold a setting of the second look, and the errors on the recordings with this setting.
+    """Hold a setting of the second look, and the errors that this setting causes on the recordings.
 
     Args:
         false_alarms_per_hour: the setting.
@@ -56,12 +57,12 @@ class PhraseTuning:
     Args:
         model: the recogniser.
         thresholds: the fitted thresholds, a value for `thresholds=` of pipelines and `hf_ngpulm.PhraseDecoder`.
-        chosen: the requested setting, with its errors.
-        curve: several settings with their errors.
+        chosen: the requested setting, and the errors that it causes.
+        curve: several settings, and the errors that each setting causes.
         hours: hours of speech.
         phrases: number of phrases in the list.
-        said: number of phrases' occurrences in the transcripts.
-        heard_anyway: number of occurrences that are recognised without the second look.
+        said: number of times that phrases occur in the transcripts.
+        heard_anyway: number of these occurrences that are recognised without the second look.
         weighed: number of false alarms to which the thresholds are fitted.
         unreadable: ids of recordings that couldn't be read.
     """
@@ -123,15 +124,16 @@ def tune_phrases(
         asr = pipeline(..., phrases=[...], false_alarms_per_hour=1, thresholds="thresholds.json")
 
     Args:
-        asr: a speech recognition pipeline, with its language models and search.
-        recordings: ordinary speech with transcripts. Phrases in a transcript measure recall; all other recognised phrases are
-            false alarms. Recordings without a transcript are left out. Recordings of more than 30 s are cut.
+        asr: a speech recognition pipeline. The pipeline's language models and search are used.
+        recordings: ordinary speech with transcripts. If the transcript contains a recognised phrase, the phrase counts for
+            recall. All other recognised phrases are false alarms. Recordings without a transcript are left out. Recordings of
+            more than 30 s are cut.
         phrases: one list of phrases. A longer list needs less speech. The fitted thresholds apply to lists of any length.
-        phrase_weight: factor of the bonuses; by default 3, or 1.5 for encoder-decoders. With a higher weight, there are more
-            false alarms for the fit.
+        phrase_weight: factor of the phrases' bonuses; by default 3, or 1.5 for encoder-decoders. A higher weight causes more
+            false alarms, which the fit needs.
         false_alarms_per_hour: the setting that the result describes.
         batch_size: number of recordings in a batch of the model.
-        report: called with a line about recordings that are left out.
+        report: called with a line of text about recordings that are left out.
 
     Raises:
         ValueError: there is no readable recording with a transcript, or there are too few false alarms for the fit.

@@ -1,8 +1,8 @@
 """Run the features, model and search of a pipeline separately for evaluation, and time model and search.
 
-One thread loads audio and makes the features (see `hf_ngpulm.evaluation.loading`); the model runs in another thread. CTC models
+One thread loads audio and makes the features (see `hf_ngpulm.evaluation.loading`). The model runs in another thread. CTC models
 and transducers always use this project's decoders, even without a language model. So the search can be timed separately, and
-the result of a row doesn't depend on the other rows.
+the result of a recording doesn't depend on the other recordings in the batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class RecognitionStep:
-    """Hold a batch for the model, or one recording without readable audio."""
+    """Hold a batch for the model, or the error of one recording that can't be read."""
 
     inputs: dict[str, Any] | None  # the model's inputs, [B, T, ...]; None for a recording that is empty or can't be read
     numbers: tuple[int, ...]  # the number of each row's recording; the same for all rows if `chunked`
@@ -76,7 +76,8 @@ class Recogniser:
     Args:
         pipeline: a pipeline of a class of `hf_ngpulm.pipelines`.
         settings: `lm`, `lm_weight`, `num_beams` ... These settings replace the pipeline's own settings.
-        entities: other phrases to boost in each recording, besides the common phrases; None for no other phrases.
+        entities: a list of phrases for each recording. They are boosted in addition to the phrases for all recordings. None
+            adds no phrases.
         chunk_seconds: length of chunks, in seconds; longer recordings are cut.
 
     Raises:
@@ -127,7 +128,7 @@ class Recogniser:
         return samples > self.chunk_seconds * self.sampling_rate
 
     def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> RecognitionStep:
-        """Return a batch of whole recordings. `audios`: each recording's samples, `[N]`. `numbers`: the recordings' numbers."""
+        """Return a step for whole recordings. `audios`: each recording's samples, `[N]`. `numbers`: the recordings' numbers."""
         seconds = tuple(len(audio) / self.sampling_rate for audio in audios)
         return RecognitionStep(
             self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds
@@ -161,7 +162,7 @@ class Recogniser:
     def __call__(self, step: RecognitionStep) -> list[Heard]:
         """Run a step, and return the transcripts of its recordings. If more chunks follow, return an empty list.
 
-        The time from features to texts is added to `model_seconds`, and the decoder's time to `decoder_seconds`.
+        The time from features to texts is added to `model_seconds`. The decoder's time is added to `decoder_seconds`.
 
         Raises:
             ValueError: the pipeline refused the audio, or refused to make features of the audio.
@@ -205,8 +206,8 @@ class Recogniser:
         return [Heard(text, None, self._is_cut(row.tolist()), own) for text, row, own in rows]
 
     def _is_cut(self, tokens: list[int]) -> bool:
-        """Return whether the limit of tokens has cut a row of `generate`. Such a row reaches the limit, and doesn't end with an
-        end token.
+        """Return whether the token limit of `generate` has cut a hypothesis. A cut hypothesis reaches the limit without an end
+        token.
         """
         config = getattr(self.pipeline, "generation_config", None) or self.pipeline.model.generation_config
         given = {**vars(config), **self.forward_settings, **(self.forward_settings.get("generate_kwargs") or {})}
@@ -242,7 +243,7 @@ class Recogniser:
 
     @contextmanager
     def _decoder_timed(self) -> Iterator[None]:
-        """Add the decoder's time within the block to `decoder_seconds`.
+        """Measure the decoder's time within the `with` block, and add it to `decoder_seconds`.
 
         For CTC models and transducers, this is the time of the pipeline's `_decode`. For encoder-decoders, it is the whole time
         minus the time of the encoder's forward pass.
@@ -309,7 +310,7 @@ def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:
     """Cut audio into parts of at most `seconds`, and yield the parts.
 
-    Each cut is at the quietest place in the last sixth of a part, so that few words are split.
+    Each cut is at the quietest place in the last sixth of a part, so that cuts rarely split words.
     """
     longest, window, hop = (round(length * sampling_rate) for length in (seconds, QUIET, HOP))
     while len(audio) > longest:

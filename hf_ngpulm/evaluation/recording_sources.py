@@ -168,8 +168,8 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
 
 
 def _span(row: Row) -> tuple[float, float | None]:
-    """Return the offset and duration of a row. A duration without an offset is the duration of the whole file, as in NeMo's
-    manifests. In this case the returned duration is None.
+    """Return the offset and the duration of a row's recording. If a row has a duration but no offset, the duration is the
+    length of the whole file, as in NeMo's manifests. In this case the returned duration is None.
     """
     offset, duration = (_seconds(row, field) for field in ("offset", "duration"))
     return offset or 0.0, duration if offset is not None else None
@@ -323,8 +323,8 @@ def _rows_of_dataset(name: str, split: str | None, config: str | None) -> Any:
 
 
 def _content(row: Row, column: str) -> tuple[Path | np.ndarray | bytes, int | None]:
-    """Return the audio in a cell, and the sampling rate of an array of samples (None for other audio). Raises ValueError if the
-    cell has no audio.
+    """Return the audio in a row's cell, and its sampling rate. The rate is None if the audio isn't an array of samples. Raises
+    ValueError if the cell has no audio.
     """
     value = row.values[column]
     cell = value if isinstance(value, dict) else {"path" if isinstance(value, str) else "bytes": value}

@@ -28,7 +28,7 @@ class Recording:
         text: the transcript; None if it is unknown, "" if the recording has no words.
         entities: important phrases in the transcript, such as names (see `hf_ngpulm.evaluation.entity_errors`).
         offset, duration: begin and length of the recording within the audio, in seconds. Without a duration, the recording ends
-            with the audio.
+            where the audio ends.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """Return the length in seconds, from the header of the file; NaN if the header can't be read."""
+        """Return the length of the recording in seconds. For a file, read the header. If this fails, return NaN."""
         if self.duration is not None:
             return self.duration
         if isinstance(self.audio, np.ndarray):
@@ -56,7 +56,7 @@ class Recording:
 
 
 class Recordings(Sequence[Recording]):
-    """Hold a sequence of recordings. The recordings of a dataset are read on access.
+    """Hold a sequence of recordings. A recording of a dataset is read when it is accessed.
 
     Args:
         source: name of the source, for messages.
@@ -95,8 +95,8 @@ class Recordings(Sequence[Recording]):
 
 
 def listed(source: str, recordings: Iterable[Recording], limit: int | None = None) -> Recordings:
-    """Return the first `limit` recordings (None: all) with unique ids and a fingerprint. The fingerprint doesn't depend on
-    transcripts.
+    """Return the first `limit` recordings, or all recordings if `limit` is None. The result has unique ids, and a fingerprint
+    that doesn't depend on transcripts.
 
     Raises:
         ValueError: there are no recordings.

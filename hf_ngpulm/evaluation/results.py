@@ -32,8 +32,10 @@ class Utterance:
         hypothesis: the recognised text; None if there is an error.
         score: the hypothesis's score (natural log); None if the decoder gives no score.
         audio_seconds: length of the audio, in seconds.
-        model_seconds: time from features to text. A recording gets a share of its batch's time, in proportion to its length.
-        decoder_seconds: time in the decoder, as a share of the batch's time. `model_seconds` includes it.
+        model_seconds: time from features to text, in seconds. A recording gets a share of its batch's time, in proportion to
+            its length.
+        decoder_seconds: the recording's share of the batch's time in the decoder, in seconds. `model_seconds` includes this
+            time.
         entities: important phrases in the transcript.
         error: reason why the audio couldn't be read, or why the recogniser refused the audio.
         cut: whether the hypothesis was cut at the limit of tokens.
@@ -60,7 +62,7 @@ class Utterance:
 
     @property
     def scored(self) -> bool:
-        """Return whether the utterance has both a transcript and a hypothesis. Only such utterances are in error rates."""
+        """Return whether the utterance has both a transcript and a hypothesis. Error rates count only such utterances."""
         return self.reference is not None and self.hypothesis is not None
 
     def line(self) -> dict[str, Any]:
@@ -81,7 +83,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Scores:
-    """Hold the errors of the utterances with a transcript and a hypothesis, in the order of the data.
+    """Hold the errors of all utterances that have a transcript and a hypothesis, in the order of the data.
 
     Args:
         words, characters: error counts. `words.rate` is the WER, and `characters.rate` is the CER.
@@ -105,7 +107,7 @@ class Scores:
 
     @property
     def counts(self) -> dict[str, ErrorCounts]:
-        """Return the error counts of each rate: "wer", "cer" and, with entities, "entity_wer"."""
+        """Return the error counts for each rate: "wer", "cer" and, if the data have entities, "entity_wer"."""
         counts = {"wer": self.words, "cer": self.characters}
         return counts if self.entities is None else {**counts, "entity_wer": self.entities.entities}
 
@@ -119,7 +121,7 @@ class Scores:
 
     @property
     def entity_wer(self) -> float:
-        """Return the errors per word of an entity; NaN without entities."""
+        """Return the errors on entities per word of an entity. If the data have no entities, return NaN."""
         return math.nan if self.entities is None else self.entities.entity_wer
 
     @property
@@ -129,14 +131,14 @@ class Scores:
 
     @property
     def of_matches(self) -> dict[str, float]:
-        """Return precision, recall and F1 of entities; empty without entities."""
+        """Return precision, recall and F1 of entities. If the data have no entities, return an empty dictionary."""
         names = ("precision", "recall", "f1") if self.entities is not None else ()
         return {name: getattr(self.entities.matches, name) for name in names}  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)
 class Clock:
-    """Hold durations in this process, in seconds.
+    """Hold the durations of this process's work, in seconds.
 
     Args:
         wall: total time from the first header to the last text, without warm-up.
@@ -166,7 +168,7 @@ class Evaluation:
         utterances: the utterances in the order of the data.
         scores: the errors of the scored utterances.
         settings: all settings that affect the results.
-        measured: a text that names the work in the decoder's time. This work depends on the model's family.
+        measured: a text that names the work that the decoder's time includes. This work depends on the model's family.
         normalise: normalisation of the texts.
         clock: durations of the evaluation; None if some results are from an earlier run or another process.
         warnings: reasons why the error rates may be unreliable.
@@ -187,7 +189,7 @@ class Evaluation:
 
     @property
     def unreadable(self) -> tuple[Utterance, ...]:
-        """Return the utterances with an error, because the audio couldn't be read, or the recogniser refused the audio."""
+        """Return the utterances that have an error. In such cases the audio couldn't be read, or the recogniser refused it."""
         return tuple(utterance for utterance in self.utterances if utterance.error is not None)
 
     @property
@@ -217,12 +219,12 @@ class Evaluation:
 
     @property
     def rtfx(self) -> float:
-        """Return the seconds of audio per second of processing from features to text, in one process, without warm-up."""
+        """Return how many seconds of audio one process handles per second, from features to text. Warm-up isn't counted."""
         return share(self.audio_seconds, math.fsum(utterance.model_seconds for utterance in self.utterances))
 
     @property
     def rtfx_decoder(self) -> float:
-        """Return the seconds of audio per second of the decoder alone; see `measured`."""
+        """Return how many seconds of audio the decoder alone handles per second. `measured` names the decoder's work."""
         return share(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
 
     def interval(self, of: str = "wer", level: float = 0.95) -> Interval | None:
@@ -233,7 +235,7 @@ class Evaluation:
         return bootstrap(counts, level) if counts is not None and counts.length else None
 
     def compare(self, other: Evaluation, level: float = 0.95) -> Compared:
-        """Compare the WER with another run on the same data. Return the difference, with its paired significance.
+        """Compare the WERs of this run and another run on the same data. Return the difference and its paired significance.
 
         Raises:
             ValueError: the runs share no scored utterance, or the transcripts of a shared utterance differ.
@@ -285,7 +287,7 @@ class Evaluation:
         return figures | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
-        """Write a line of JSON per utterance to `path`, and settings and summary to NAME.summary.json in the same folder."""
+        """Write each utterance as a line of JSON to `path`. Write settings and summary to NAME.summary.json beside it."""
         with write_beside(summary_path(path)) as beside:
             about = {"settings": self.settings, "figures": self.summary(level)}
             beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

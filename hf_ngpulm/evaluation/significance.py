@@ -2,7 +2,8 @@
 
 Each draw selects N of the N utterances, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR
 performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different utterances are
-assumed to be independent. Draws without a reference word (or a word of an entity) have no rate, and are left out.
+assumed to be independent. If a draw has no reference word (for the entity WER: no word of an entity), it has no rate, and is
+left out.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Comparison:
     Args:
         difference: A's rate minus B's rate; negative if A has fewer errors.
         low, high, level: bounds and level of the difference's confidence interval.
-        p_value: a one-sided p-value. It is low if A is better. It equals (1 + draws in which A has at least as many errors as
-            B) / (1 + draws). 1 minus the p-value is Bisani and Ney's probability of improvement.
+        p_value: a one-sided p-value. A low p-value means that A is better. The p-value equals (1 + draws in which A has at
+            least as many errors as B) / (1 + draws). 1 minus the p-value is Bisani and Ney's probability of improvement.
     """
 
     difference: float
@@ -56,7 +57,8 @@ def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000,
     """Return the confidence interval of an error rate. The bounds are quantiles of the draws' rates.
 
     Args:
-        counts: the result of `word_errors` or `character_errors`, or `entities` or `others` in the result of `entity_errors`.
+        counts: a result of `word_errors` or `character_errors`. For entities, the field `entities` or `others` in a result of
+            `entity_errors`.
         level: confidence level, between 0 and 1.
         resamples: number of draws.
         seed: seed of the random numbers; the same seed gives the same interval.
@@ -120,8 +122,8 @@ def _poisson(count: int, mean: float) -> float:
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Draw rows of `table`, and return the sums over each draw, int64 `[draws, columns]`. A draw is left out if its second sum
-    is 0.
+    """Draw rows of `table`, and sum the rows of each draw. Return the sums, int64 `[draws, columns]`. If the second sum of a
+    draw is 0, the draw is left out.
     """
     check("resamples", resamples, whole())
     random = np.random.default_rng(seed)

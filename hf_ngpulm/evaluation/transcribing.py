@@ -55,8 +55,8 @@ class Transcriber:
         self._asr: Any = None
 
     def groups(self, done: set[str], rank: int = 0, world_size: int = 1) -> list[list[int]]:
-        """Return this process's groups, as lists of recordings' numbers: group `rank`, then every `world_size`-th group. If
-        `done` has the ids of all recordings in a group, the group is left out.
+        """Return this process's groups, as lists of recordings' numbers. The process gets group `rank`, and then every
+        `world_size`-th group. If `done` has the ids of all recordings in a group, the group is left out.
         """
         every = range(len(self.recordings))
         groups = [list(every[first : first + GROUP]) for first in range(GROUP * rank, len(every), GROUP * world_size)]
@@ -65,8 +65,8 @@ class Transcriber:
     def __call__(self, group: list[int]) -> list[dict[str, Any]]:
         """Return a result for each recording of a group.
 
-        A result has the recording's id as "audio", and the entries from the pipeline. If a recording can't be read, or the
-        pipeline refuses it, the result has the reason as "error" instead.
+        A result has the recording's id as "audio", and the entries of the pipeline's result. If a recording can't be read, or
+        the pipeline refuses the recording, the result has the reason as "error" instead of these entries.
 
         Raises:
             ValueError: the pipeline refuses the settings.
@@ -101,11 +101,12 @@ def transcribe_into(
 ) -> Iterator[dict[str, Any]]:
     """Append the result of each recording to a file as a line of JSON, and yield the results.
 
-    A killed run can be started again, because recordings with a line in the file are left out. If a recording can't be read, or
-    the recogniser refuses it, the result has "error".
+    A killed run can be started again, because recordings that already have a line in the file are left out. If a recording
+    can't be read, or the recogniser refuses it, the result has "error".
 
     Args:
-        share: (rank, world size) if several processes share the groups. Each process has its own file.
+        share: this process's rank and the number of processes, if several processes share the groups. Each process has its own
+            file.
         beside: files of the other processes. Recordings with a line in these files are left out, too.
 
     Raises:
@@ -142,7 +143,7 @@ def _done(path: str | os.PathLike[str], content: bytes) -> tuple[set[str], int]:
 
 
 class TranscriptionStep:
-    """Transcribe as a step of a pipeline of jobs. The class has the interface for datatrove's executors.
+    """Transcribe recordings as a step of a pipeline of jobs. Executors of the library datatrove can run the step.
 
     Each of `world_size` tasks transcribes its share of the recordings into `folder/RANK.jsonl`. Recordings with a line in any
     file of the folder are left out, so a killed run can resume with another `world_size`. On Slurm, call
@@ -163,8 +164,8 @@ class TranscriptionStep:
 
 
 def transcribed(asr: Any, audio: Mapping[str, np.ndarray], batch_size: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return a pipeline's results, by the recordings' names. If the pipeline refuses a recording, the result has the reason as
-    "error".
+    """Transcribe recordings, and return the results by the recordings' names. If the pipeline refuses a recording, the result
+    has the reason as "error".
 
     Args:
         audio: samples `[N]` of each recording, by name.
@@ -226,8 +227,8 @@ def batches_by_seconds(seconds: dict[int, float], most: float) -> Iterator[list[
 
     Args:
         seconds: length of each recording in seconds, by the recording's number.
-        most: maximum seconds in a batch, computed as its number of recordings times its longest length. A longer recording has
-            its own batch.
+        most: maximum duration of a batch in seconds. A batch's duration is its number of recordings times the length of its
+            longest recording. A recording that is longer than the maximum has its own batch.
     """
     batch: list[int] = []
     for number in sorted(seconds, key=lambda number: (-seconds[number], number)):

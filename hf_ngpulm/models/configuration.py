@@ -10,11 +10,11 @@ from .registration import register_configurations
 
 
 class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """The base class of both transducer configurations, with the arguments that both configurations share.
+    """The base class of both transducer configurations. It has the arguments that both configurations share.
 
     Args:
         vocab_size: number of token classes, including the blank.
-        blank_token_id: class of the blank. The prediction network also reads it before the first token.
+        blank_token_id: class of the blank. The prediction network also reads the blank before the first token.
         decoder_hidden_size: width of the prediction network and of the joint network.
         hidden_act: activation of the joint network.
         max_symbols_per_step: maximum number of tokens per frame.
@@ -52,8 +52,8 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class HatConfig(_TransducerConfig):
-    """Configuration of a `HatForASR`. The blank is the last class. It has the arguments of `_TransducerConfig`, and one more
-    argument.
+    """Configuration of a `HatForASR`. The blank is the last class. A configuration has the arguments of `_TransducerConfig`,
+    and one more argument.
 
     Args:
         num_decoder_layers: number of LSTM layers of the prediction network.
@@ -85,11 +85,11 @@ class StatelessTransducerConfig(_TransducerConfig):
 
 
 class WhisperTopConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """Configuration of a `WhisperTopEncoder`. It has the entries of a `ParakeetEncoderConfig` for the layers, and two more.
+    """Configuration of a `WhisperTopEncoder`. It has a `ParakeetEncoderConfig`'s entries for the layers, and two more entries.
 
     Args:
         whisper: configuration of the Whisper model whose encoder is below these layers, as a dict.
-        subsampling_factor: number of mel frames (10 ms each) per output frame: 2, 4 or 8.
+        subsampling_factor: number of mel frames (10 ms each) for each output frame: 2, 4 or 8.
     """
 
     # Parakeet's classes can't be base classes, because they can be loaded only after Transformers' auto classes.
@@ -126,7 +126,7 @@ class WhisperTopConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class WhisperTopCTCConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """Configuration of a `WhisperTopForCTC`: a `ParakeetCTCConfig` whose encoder has a `WhisperTopConfig`."""
+    """Configuration of a `WhisperTopForCTC`. It is a `ParakeetCTCConfig` whose encoder has a `WhisperTopConfig`."""
 
     model_type = "whisper_top_ctc"
     sub_configs_defaults: ClassVar[dict[str, Any]] = {"encoder_config": WhisperTopConfig}
@@ -140,7 +140,7 @@ class WhisperTopCTCConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class WhisperTopRNNTConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """Configuration of a `WhisperTopForRNNT`: a `ParakeetRNNTConfig` whose encoder has a `WhisperTopConfig`."""
+    """Configuration of a `WhisperTopForRNNT`. It is a `ParakeetRNNTConfig` whose encoder has a `WhisperTopConfig`."""
 
     model_type = "whisper_top_rnnt"
     sub_configs_defaults: ClassVar[dict[str, Any]] = {"encoder_config": WhisperTopConfig}
@@ -158,7 +158,7 @@ class WhisperTopRNNTConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
 
 
 class WhisperTopTDTConfig(WhisperTopRNNTConfig):
-    """Configuration of a `WhisperTopForTDT`. It has the entries of a `WhisperTopRNNTConfig` and one more.
+    """Configuration of a `WhisperTopForTDT`. It has the entries of a `WhisperTopRNNTConfig`, and one more entry.
 
     Args:
         durations: the numbers of frames that a token or a blank may last.

@@ -1,4 +1,4 @@
-"""Compute training losses of transducers: the negative log-probability of all alignments of the labels together.
+"""Compute training losses of transducers. A loss is the negative log of the total probability of all alignments of the labels.
 
 The code is plain torch and runs on any device. It computes the lattice frame by frame, not cell by cell. Within a frame, the
 recursion along the labels is `a[u] = logaddexp(before[u], a[u - 1] + label[u - 1])`. If the cumulative sum of `label` is
@@ -82,7 +82,7 @@ def tdt_loss(
 
 
 def _along_labels(before: Tensor, labels: Tensor) -> Tensor:
-    """Return `a[u] = logaddexp(before[u], a[u - 1] + labels[u - 1])`: `[B, U + 1]`, `[B, U]` -> `[B, U + 1]`."""
+    """Return `a` with `a[u] = logaddexp(before[u], a[u - 1] + labels[u - 1])`: `[B, U + 1]`, `[B, U]` -> `[B, U + 1]`."""
     total = torch.nn.functional.pad(labels.cumsum(dim=-1), (1, 0))
     return total + torch.logcumsumexp(before - total, dim=-1)
 

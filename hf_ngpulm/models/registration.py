@@ -1,8 +1,8 @@
-"""Register this package's models with Transformers' auto classes. Each model is registered as soon as its part of Transformers
-is loaded.
+"""Register this package's models with Transformers' auto classes. A model is registered as soon as Transformers loads the
+module that the model needs.
 
-Loading a module of this package may also load that part of Transformers. The module is then incomplete, so it registers its
-classes itself at its end.
+If a module of this package is imported first, the import may load the needed module of Transformers. At that time this
+package's module is incomplete. So each module registers its own classes at its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODELS = (
 
 
 def register() -> None:
-    """Register all classes; repeated calls are harmless."""
+    """Register all classes. Repeated calls are harmless."""
     register_configurations()
     register_feature_extractors()
     register_tokenizers()
@@ -67,6 +67,6 @@ def register_models() -> None:
 
 
 def _loaded(module: str, name: str) -> list[Any]:
-    """Return a list with the class `name` of a module of this package; an empty list while that module is being imported."""
+    """Return a list with the class `name` of a module of this package. During the module's import, the list is empty."""
     loaded = importlib.import_module(f"{__package__}.{module}")
     return [getattr(loaded, name)] if hasattr(loaded, name) else []

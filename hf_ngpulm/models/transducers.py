@@ -36,7 +36,7 @@ class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
 
 @dataclass
 class TransducerGenerateOutput(ModelOutput):  # type: ignore[no-any-unimported]
-    """The output of `generate`: `sequences`, token ids `[B * num_return_sequences, U]`, padded with blanks."""
+    """The output of `generate`. `sequences` are token ids `[B * num_return_sequences, U]`, padded with blanks."""
 
     sequences: Tensor | None = None
 
@@ -58,7 +58,7 @@ class LstmPrediction(nn.Module):
 
 class StatelessPrediction(nn.Module):
     """A prediction network that reads only the last tokens (Ghodsi et al., "RNN-transducer with stateless prediction network",
-    ICASSP 2020). The output is a sum of the tokens' embeddings, with a weight per position and channel.
+    ICASSP 2020). The output is a weighted sum of the tokens' embeddings. Each position and channel has a weight.
     """
 
     def __init__(self, config: StatelessTransducerConfig) -> None:
@@ -75,13 +75,13 @@ class StatelessPrediction(nn.Module):
         return self.of_contexts(nn.functional.pad(input_ids, (self.context_size - 1, 0), value=self.blank_token_id))
 
     def of_contexts(self, tokens: Tensor) -> Tensor:
-        """Return the network's outputs `[B, U, D]` for tokens `[B, context_size - 1 + U]`, which begin with the context."""
+        """Return the network's outputs `[B, U, D]`. The tokens `[B, context_size - 1 + U]` begin with the context."""
         mixed = self.convolution(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
         return self.decoder_projector(self.activation(mixed))
 
 
 class SumJoint(nn.Module):
-    """The joint network of an RNN-T: it adds both inputs, and applies an activation and a linear layer."""
+    """The joint network of an RNN-T. It adds both inputs, and applies an activation and a linear layer."""
 
     def __init__(self, config: StatelessTransducerConfig | HatConfig) -> None:
         super().__init__()
@@ -94,8 +94,8 @@ class SumJoint(nn.Module):
 
 class HatJoint(nn.Module):
     """The joint network of a HAT (Variani et al. 2020, equations 4 to 6). The blank has its own probability, and the labels
-    share the remaining probability. The outputs are log-probabilities. If the labels' log-probabilities are normalised
-    separately, they are the label distribution.
+    share the remaining probability. The outputs are log-probabilities. The label distribution results from normalising the
+    labels' probabilities without the blank.
     """
 
     def __init__(self, config: HatConfig) -> None:
@@ -133,7 +133,7 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
             module.reset_parameters()
 
     def get_audio_features(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-        """Return the encoder's outputs. `pooler_output` has its frames `[B, T, D]`, projected for the joint network."""
+        """Return the encoder's outputs. `pooler_output` has the frames `[B, T, D]` that are projected for the joint network."""
         outputs = self.encoder(input_features=input_features, attention_mask=attention_mask, **kwargs)
         if attention_mask is not None and getattr(outputs, "attention_mask", None) is None:
             # Encoders of Transformers before 5 don't say which of their frames are no padding.
@@ -148,11 +148,11 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
     def forward(
         self, input_features: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
     ) -> TransducerOutput:
-        """Return the scores of all classes at every frame after 0 to U labels, and the loss.
+        """Return the loss, and a score of each class for every pair of a frame and a number of labels (0 to U).
 
         Args:
             input_features: output of the feature extractor.
-            attention_mask: mask of the features that aren't padding.
+            attention_mask: mask that is 1 for features that aren't padding.
             labels: token ids, padded with `pad_token_id` or -100: `[B, U]`.
         """
         outputs = self.get_audio_features(input_features, attention_mask, **kwargs)
@@ -230,7 +230,7 @@ class StatelessTransducerForASR(_Transducer):
 
 
 class _Stateless(TransformersTransducer):
-    """Adapter of a `StatelessTransducerForASR` for the decoders. The state is the last tokens, `[B, context_size - 1]`."""
+    """Adapter of a `StatelessTransducerForASR` for the decoders. The state has the last tokens, `[B, context_size - 1]`."""
 
     def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
         blanks = torch.full((batch_size,), self.blank_id, device=like.device)
@@ -250,7 +250,7 @@ class _Stateless(TransformersTransducer):
 
 
 def blank_and_labels(logits: Tensor, tokens: Tensor, blank_id: int) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of the blank, `[B, T, U + 1]`, and of each next label, `[B, T, U]`.
+    """Return the log-probabilities of the blank, `[B, T, U + 1]`, and the log-probabilities of each next label, `[B, T, U]`.
 
     The arguments are logits `[B, T, U + 1, V]` and the labels `[B, U]`.
     """

@@ -1,4 +1,4 @@
-"""Provide an encoder for CTC models and transducers: a Whisper encoder, usually frozen, under a few trained Conformer layers.
+"""Provide an encoder for CTC models and transducers. A few trained Conformer layers follow a (usually frozen) Whisper encoder.
 
 This encoder replaces the encoder in `ParakeetForCTC`, `ParakeetForRNNT` and `ParakeetForTDT`. Whisper gets each recording at
 its true length instead of 30 s, and a row's frames don't depend on the row's batch.
@@ -23,10 +23,10 @@ from .registration import register_feature_extractors, register_models
 class WhisperTopFeatureExtractor(WhisperFeatureExtractor):  # type: ignore[no-any-unimported]
     """Compute Whisper's log-mel frames at a recording's true length.
 
-    Each recording is followed by `end_silence` seconds of silence, because Whisper was trained on speech with silence after it.
+    Silence of `end_silence` seconds is added after each recording, because Whisper was trained on speech followed by silence.
 
     Args:
-        end_silence: seconds.
+        end_silence: length of the added silence, in seconds.
     """
 
     def __init__(self, end_silence: float = 0.32, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class WhisperTopFeatureExtractor(WhisperFeatureExtractor):  # type: ignore[no-an
         """Return `input_features` `[B, F, M]`, with 100 frames per second, and the `attention_mask` `[B, F]`.
 
         Args:
-            raw_speech: samples of one recording or of several.
+            raw_speech: the samples of one recording, or a list of several recordings' samples.
             padding, kwargs: as for Transformers' `WhisperFeatureExtractor`.
         """
         several = isinstance(raw_speech, (list, tuple)) and not np.isscalar(raw_speech[0])
@@ -54,7 +54,7 @@ class WhisperTopFeatureExtractor(WhisperFeatureExtractor):  # type: ignore[no-an
 
 
 class WhisperFrames(nn.Module):
-    """A Whisper encoder at recordings' true length, and a projection of stacked frames. `config`: for the whole encoder."""
+    """Run Whisper's encoder at recordings' true length, then stack and project frames. `config`: the whole encoder's config."""
 
     def __init__(self, config: WhisperTopConfig) -> None:
         super().__init__()
@@ -94,8 +94,8 @@ class WhisperFrames(nn.Module):
         return whisper.layer_norm(hidden)
 
     def projected(self, frames: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Stack every S = subsampling_factor / 2 of Whisper's frames and project each stack: `[B, F', D_whisper]` -> `[B,
-        ceil(F' / S), D]`.
+        """Stack each S = subsampling_factor / 2 successive frames of Whisper, and project each stack: `[B, F', D_whisper]` ->
+        `[B, ceil(F' / S), D]`.
         """
         if attention_mask is not None:
             frames = frames * attention_mask[:, ::2, None].to(frames.dtype)
@@ -104,7 +104,7 @@ class WhisperFrames(nn.Module):
 
 
 class WhisperTopEncoder(ParakeetEncoder):  # type: ignore[no-any-unimported]
-    """A Whisper encoder under Conformer layers. The outputs are as for a `ParakeetEncoder`."""
+    """A Whisper encoder, followed by Conformer layers. The outputs have the same form as in a `ParakeetEncoder`."""
 
     config: WhisperTopConfig
     config_class = WhisperTopConfig

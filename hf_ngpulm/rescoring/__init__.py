@@ -1,4 +1,4 @@
-"""Score transcripts with causal language models of Transformers: a second pass over n-best lists."""
+"""Score the transcripts in n-best lists with causal language models of Transformers, as a second pass."""
 
 from .loading import load_rescorer
 from .rescorer import Rescorer

@@ -1,4 +1,4 @@
-"""Score texts that grow during a search. The model reads each token once, however many calls score the texts with it."""
+"""Score texts that grow during a search. The model reads each token once, even if many calls score texts with the token."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class GrowingTree:
     Attributes:
         nodes: number of each node, by its parent and its token.
         tokens, depths: token and depth of each node.
-        seen: for each node that the model has read, the places of the nodes above it and its own place; otherwise empty.
-        edges: log-probability of a token after a node.
-        log_probs: log-probabilities `[V]` of the next token, only for the nodes at which texts end and may grow.
+        seen: a tuple for each node. If the model has read the node, it has the places of the nodes above the node, and the
+            node's own place. Otherwise it is empty.
+        edges: log-probability of a token after a node, by node and token.
+        log_probs: log-probabilities `[V]` of the next token, by node. Only nodes at which texts end and may grow have an entry.
         keys, values: the cache of each layer, `[H, L, D]`.
     """
 
@@ -57,8 +58,8 @@ class GrowingTree:
         return path
 
     def missing(self, sequences: Sequence[Sequence[int]], paths: Sequence[list[int]]) -> list[int]:
-        """Return the nodes that the model must read to score sequences, parents first. If the stored `log_probs` give the
-        score of a token, the score is entered in `edges`. `paths`: the nodes of each sequence, from `path`.
+        """Return the nodes that the model must read to score sequences, parents first. If `log_probs` has the score of a token
+        already, copy the score to `edges`. `paths`: the nodes of each sequence, from `path`.
         """
         nodes: dict[int, None] = {}
         for sequence, path in zip(sequences, paths):
@@ -72,8 +73,8 @@ class GrowingTree:
         return sorted(nodes, key=lambda node: self.depths[node])
 
     def placed(self, nodes: Sequence[int], above: dict[int, int]) -> Iterator[tuple[int, ...]]:
-        """Give nodes the next places in the cache. For each node, yield the places that the node attends to: the places of the
-        nodes above it, and its own place. `above`: the parent of each node.
+        """Give nodes the next places in the cache. For each node, yield the places that the node attends to. These are the
+        places of the nodes above it, and its own place. `above`: the parent of each node.
         """
         for place, node in enumerate(nodes, start=self.length):
             self.seen[node] = (*(self.seen[above[node]] if node else ()), place)
@@ -91,7 +92,7 @@ class GrowingTree:
         return {node: parent for (parent, _), node in self.nodes.items()}
 
     def keep(self, ends: set[int]) -> None:
-        """Keep the nodes `ends`, at which texts may grow, and the nodes above them. Drop other nodes if there are many."""
+        """Keep the nodes `ends`, at which texts may grow, and the nodes above. If there are many other nodes, drop them."""
         self.log_probs = {node: values for node, values in self.log_probs.items() if node in ends}
         above = self.parents()
         alive = set(ends) | {0}
@@ -162,7 +163,7 @@ class GrowingTexts:
         return scores
 
     def _can_read_on(self) -> bool:
-        """Return whether the model gives the same scores with its cache as without."""
+        """Return whether the model gives the same scores with its key-value cache as without the cache."""
         rescorer, read = self.rescorer, self.rescorer.read_tokens
         few, more = [[5, 6], [7]], [[5, 6, 8, 9], [5, 6, 9, 8], [7, 9, 8]]
         few, more = ([[token % rescorer.vocab_size for token in each] for each in some] for some in (few, more))
@@ -186,8 +187,8 @@ class GrowingTexts:
                     tree.edges |= dict(zip(edges, values.tolist()))
 
     def _read(self, trees: Any, sequences: Any, paths: Any) -> None:
-        """Read the missing nodes of trees in batches, and store the scores of the tokens that follow these nodes. `sequences`
-        has the tokens of each tree's texts, `paths` has their nodes (from `GrowingTree.path`).
+        """Read the missing nodes of trees in batches, and store the scores of the tokens that follow these nodes. `sequences`:
+        for each tree, the tokens of its texts. `paths`: for each tree, the nodes of its texts (from `GrowingTree.path`).
         """
         needed = [tree.missing(*both) for tree, *both in zip(trees, sequences, paths)]
         followers: list[dict[int, list[int]]] = []

@@ -19,8 +19,8 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
     Args:
         source: a Hub id, a folder, or a `.gguf` file (read by the package `gguf`). A `Rescorer` is returned unchanged.
         device: device of the model; by default the CPU.
-        dtype: type of the weights. The default is float32 on a CPU, elsewhere bfloat16, or float16 if the device lacks
-            bfloat16.
+        dtype: type of the weights. The default on a CPU is float32. On other devices it is bfloat16, or float16 if the device
+            lacks bfloat16.
         settings: arguments of `Rescorer`.
 
     Raises:

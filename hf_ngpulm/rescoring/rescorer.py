@@ -26,22 +26,23 @@ PROBE_ERROR = 0.05
 class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading.Lock}):
     """Score texts with a causal language model of Transformers, many at once.
 
-    The score of a text is the log-probability (natural log) of its tokens and of `end`, given the model's first token (`bos`,
-    or else `eos`) and the history. Each text is tokenised alone. The model reads the texts of a list as a tree, in which each
-    shared prefix occurs once. Several trees form a batch. Models without four-dimensional attention masks can't read trees, so
-    they read each text separately; see `shares_prefixes`. A text gets the same score in a tree as alone, to within rounding
-    (about 1e-4 in float32). The latest 65,536 scores are cached.
+    The score of a text is the log-probability (natural log) of the text's tokens and of `end`. The context is the model's first
+    token (`bos`, or else `eos`), followed by the history. Each text is tokenised alone. The model reads the texts of a list as
+    a tree, in which each shared prefix occurs once. Several trees form a batch. Models without four-dimensional attention masks
+    can't read trees, so they read each text separately; see `shares_prefixes`. Up to rounding (about 1e-4 in float32), a text
+    gets the same score in a tree as alone. The latest 65,536 scores are cached.
 
     Args:
         model: a causal language model of Transformers.
         tokenizer: the model's tokenizer.
-        max_tokens: the most tokens in a batch, including padding. This limits memory. A longer text is a batch of its own.
+        max_tokens: maximum number of tokens in a batch, including padding. This limits memory. A longer text forms its own
+            batch.
         style: a function that writes a transcript in the model's style (case, punctuation) before it is scored. By
             default transcripts are scored unchanged.
-        end: text that is appended to each text and each transcript of the history. The score of a text includes it. Pass
-            `tokenizer.eos_token` for a model that was trained on separate sentences, or "" for transcripts that may stop in
-            mid-sentence.
-        max_history: the most tokens of history. Older transcripts are dropped.
+        end: text that is appended to each text and each transcript of the history. The score of a text includes the score of
+            `end`. Pass `tokenizer.eos_token` for a model that was trained on separate sentences, or "" for transcripts that may
+            stop in mid-sentence.
+        max_history: maximum number of tokens of the history. Older transcripts are dropped.
 
     Attributes:
         shares_prefixes: whether the model reads trees.
@@ -96,11 +97,11 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         return self.scores([[text]], [history])[0][0]
 
     def scores(self, lists: Sequence[Sequence[str]], history: Sequence[Sequence[str]] | None = None) -> list[list[float]]:
-        """Return the score of each text of each list, such as the n-best lists of a batch.
+        """Return a score for each text in lists of texts, such as the n-best lists of a batch.
 
         Args:
             lists: the texts.
-            history: for each list the transcripts before it, the latest last; None for no history.
+            history: for each list, the earlier transcripts, in order of time; None for no history.
 
         Raises:
             ValueError: the tokenizer has no token for a character, a text is too long for the model, or `history` has another
@@ -177,7 +178,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         return (self.first, *ids)
 
     def _computed(self, lists: list[list[tuple[tuple[int, ...], str]]]) -> dict[Any, float]:
-        """Return the score of each key, a context and a text. All keys of a list have the same context."""
+        """Return the score of each key, which is a pair of a context and a text. All keys of a list have the same context."""
         trees: list[tuple[list[Any], Tree]] = []
         scores: dict[Any, float] = {}
         for keys in lists:
@@ -197,7 +198,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         return scores
 
     def _batches(self, trees: Sequence[Tree]) -> Iterator[Sequence[Tree]]:
-        """Yield batches of trees in the given order, which is ascending by size."""
+        """Divide trees, which are in ascending order of size, into batches. Yield the batches in this order."""
         begin = 0
         for end in range(1, len(trees) + 1):
             if end == len(trees) or (end + 1 - begin) * len(trees[end].tokens) > self.max_tokens:
@@ -224,7 +225,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         return scores
 
     def _of_trees(self, trees: Sequence[Tree], width: int) -> dict[str, Tensor]:
-        """Return the attention mask, `[B, 1, L, L]`, and the positions, `[B, L]`, of a batch of trees."""
+        """Return the attention mask `[B, 1, L, L]` and the position ids `[B, L]` for a batch of trees."""
         kept = np.broadcast_to(np.eye(width, dtype=bool), (len(trees), 1, width, width)).copy()
         positions = np.zeros((len(trees), width), np.int64)
         for row, tree in enumerate(trees):
@@ -236,7 +237,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         """Return the model's attention mask and position ids.
 
         Args:
-            kept: whether a token attends to another token, bool `[B, 1, L, all]`.
+            kept: whether each of L tokens attends to each of all tokens, bool `[B, 1, L, all]`.
             positions: the position of each token, int64 `[B, L]`.
         """
         dtype = self.model.dtype
@@ -262,7 +263,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
             )
 
     def _reads_trees(self) -> bool:
-        """Return whether the model's outputs for a tree equal its outputs for the single texts."""
+        """Return whether the model's outputs for a tree equal the outputs for each text alone."""
         if not {"attention_mask", "position_ids"} <= inspect.signature(self.model.forward).parameters.keys():
             return False
         ((_, tree),) = trees_of([5, 6], [[7, 8, 7], [9, 10, 7]], 8)

@@ -27,8 +27,8 @@ def sampled_sentences(
         prompts: sentences of the domain.
         count: number of sentences.
         shots: number of prompts before each sample.
-        longest: the most tokens of a sample. Longer samples are dropped.
-        top_p: tokens are sampled from the most probable tokens, which together have this probability.
+        longest: maximum number of tokens of a sample. Longer samples are dropped.
+        top_p: total probability of the most probable tokens, from which the next token is sampled.
         seed: seed of the random choices.
         progress: called with the number of sentences so far.
 

@@ -18,17 +18,17 @@ def selected_sentences(
     lm: Rescorer, texts: Sequence[str], prompts: Sequence[str], share: float, *, seed: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> list[str]:  # fmt: skip
-    """Select the sentences whose probability rises most when the model has read the prompts.
+    """Select the sentences whose probability rises most if the model reads the prompts first.
 
     The criterion is the cross-entropy difference of Moore & Lewis, "Intelligent selection of language model training data" (ACL
     2010). But instead of a model of the domain, the same model reads the prompts as context. The score of a sentence of `n`
     tokens, including `end`, is `(log P(sentence | prompts) - log P(sentence)) / n`.
 
     Args:
-        lm: the model. Its context has the prompts in random order, up to `max_history` tokens.
+        lm: the model. The context has the prompts in random order, up to `max_history` tokens.
         texts: the sentences.
         prompts: sentences of the domain.
-        share: which share of the sentences to keep (above 0, at most 1). The number of sentences is rounded up.
+        share: share of the sentences to keep (above 0, at most 1). The number of kept sentences is rounded up.
         seed: seed of the order of the prompts.
         progress: called with the number of sentences read so far.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Tree(NamedTuple):
-    """Hold the prefixes of the sequences that follow one context.
+    """Hold a tree of prefixes. The sequences with these prefixes follow one context.
 
     A node is a prefix after which another token follows. The model's output at a node has the scores of the next tokens. So the
     last token of a sequence needs no node.
@@ -49,7 +49,7 @@ def tree_of(context: Sequence[int], sequences: Sequence[Sequence[int]]) -> Tree:
 
 
 def trees_of(context: Sequence[int], sequences: Sequence[Sequence[int]], most: int) -> Iterator[tuple[list[int], Tree]]:
-    """Yield trees with up to `most` nodes, each with the indices of its sequences. A longer sequence gets its own tree."""
+    """Yield trees of up to `most` nodes, and the indices of each tree's sequences. A longer sequence gets its own tree."""
     every = sorted(range(len(sequences)), key=lambda number: list(sequences[number]))  # neighbours begin alike
     waiting = [every] if every else []
     while waiting:

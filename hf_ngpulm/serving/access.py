@@ -20,16 +20,16 @@ IN_PROTOCOL = "openai-insecure-api-key."  # prefix of a key in a subprotocol: br
 
 @dataclass(frozen=True)
 class Access:
-    """Hold the rules that define who may use a server.
+    """Hold the rules about who may use a server.
 
     Args:
         origins: other origins (`https://example.org`) with pages that may connect; `"*"` allows all origins. The server's own
             pages may always connect. Clients that aren't browsers send no origin, and may always connect.
-        hosts: the host names that a request may use; None allows any name. This check refuses foreign pages if their host name
-            resolves to this machine (DNS rebinding). `local_hosts` returns the names of this machine.
+        hosts: the host names that a request may use; None allows any name. This check refuses requests from a foreign page
+            whose host name resolves to this machine (DNS rebinding). `local_hosts` returns the names of this machine.
         proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. For requests of a proxy, `Limits.clients_per_address`
-            uses the address in the header `X-Forwarded-For`. Proxies on this machine needn't be listed; their requests without
-            this header don't count. All clients of any other unlisted proxy count as one address.
+            uses the address in the header `X-Forwarded-For`. Proxies on this machine needn't be listed. If a request from such
+            a proxy lacks this header, the request doesn't count. All clients of any other unlisted proxy count as one address.
         keys: accepted keys. Requests for pages, `/health` and `/ready` need no key; every other request needs a key. If the
             list is empty, no request needs a key.
 
@@ -89,7 +89,7 @@ class Access:
             )
 
     def check_origin(self, request: web.Request) -> None:
-        """Refuse a request from a page if the page's origin is neither the server's own nor in `origins`."""
+        """Refuse a request from a page unless the page's origin is the server's own origin, or is in `origins`."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is None or "*" in self.origins or origin in self.origins:
             return
@@ -147,10 +147,10 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def counted_address(remote: str) -> str | None:
-    """Return the address or network of a client. Limits per address count clients by this result.
+    """Return the address or the network of a client. Limits per address count the clients that have the same result.
 
-    An IPv4 address stays unchanged. An IPv6 address becomes its /64 network, because one customer owns the whole network. For
-    addresses of this machine and unreadable addresses the result is None, and they aren't counted.
+    An IPv4 address stays unchanged. An IPv6 address becomes its /64 network, because one customer owns the whole network. If an
+    address belongs to this machine or can't be parsed, the result is None, and the client isn't counted.
     """
     return _counted(_address(remote))
 
@@ -160,7 +160,7 @@ def local_hosts(host: str, origins: Collection[str] = ()) -> set[str] | None:
 
     Args:
         host: the address that the server listens on.
-        origins: origins whose pages may connect. The result has their host names, because a reverse proxy may use such a name.
+        origins: origins whose pages may connect. The result has their host names, because a reverse proxy may send such a name.
     """
     try:
         is_local = ipaddress.ip_address(host).is_loopback
@@ -195,8 +195,8 @@ def _name(host: str) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """Parse an address with or without a port. If the text isn't an address, return None. An IPv6 address that maps an IPv4
-    address becomes this IPv4 address.
+    """Parse an address with or without a port. If the text isn't an address, return None. If an IPv6 address represents an IPv4
+    address ("::ffff:"), return the IPv4 address.
     """
     for written in (text.strip(), _name(text.strip())):
         try:

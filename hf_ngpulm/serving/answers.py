@@ -20,7 +20,7 @@ def answer(
     kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer, task: str,
     has_grammar: bool = False,
 ) -> Answer | str:  # fmt: skip
-    """Return the response body for a client: a string, or a dictionary for JSON.
+    """Return the body of the response to a client. The body is a string, or a dictionary for JSON.
 
     Args:
         kind: the response format, one of `FORMATS`.
@@ -28,7 +28,7 @@ def answer(
         seconds: length of the audio, in seconds.
         granularities: the units that get times in verbose_json: "segment", "word" or both.
         language: the language that the client requested. The response to a translation names English instead.
-        warned: the result of `warnings`; JSON responses contain it.
+        warned: the result of `warnings`. JSON responses contain these warnings.
         task: "transcribe" or "translate".
         has_grammar: whether the client requested a grammar.
     """
@@ -58,8 +58,8 @@ def _word(word: Answer) -> Answer:
 
 
 def meaning(final: Answer | None, has_grammar: bool) -> Answer:
-    """Return a final event's entries about a grammar or phrases. If the client requested a grammar, but the audio has no speech
-    (`final` is None), the entries say "not understood".
+    """Return the entries of a final event that concern a grammar or phrases. If the client requested a grammar, but the audio
+    has no speech (`final` is None), the entries say "not understood".
     """
     if final is None and has_grammar:
         return {"understood": False, "intent": None, "slots": [], "confidence": 0.0, "free_text": ""}
@@ -67,7 +67,7 @@ def meaning(final: Answer | None, has_grammar: bool) -> Answer:
 
 
 def warnings(context: Any) -> Answer:
-    """Return `{"warnings": [...]}` if the tokenizer can't write some phrases of a context; otherwise an empty dictionary."""
+    """Return `{"warnings": [...]}` if the tokenizer can't write some phrases of a context. Otherwise return an empty dict."""
     left_out = {} if context is None else context.left_out
     messages = [f"{phrase!r} is ignored: the model can't write {letters!r}" for phrase, letters in left_out.items()]
     return {"warnings": messages} if messages else {}

@@ -77,8 +77,8 @@ def make_app(
 
     - `/v1/audio/transcriptions`, `/v1/audio/translations` and `/v1/models`: OpenAI's API for recordings.
     - `/v1/realtime`: OpenAI's realtime transcription, a websocket for live audio (see `hf_ngpulm.serving.realtime`).
-    - `/v1/corrections`, with `corrections`: clients' corrections. Later recordings with the same access key boost the corrected
-      phrases.
+    - `/v1/corrections`, if `corrections` is given: clients' corrections. Later recordings with the same access key boost the
+      corrected phrases.
     - `/`: a page that transcribes the microphone or files; `/docs`: a page that shows `/openapi.json`.
     - `/health`: the number of clients; `/ready`: whether the server accepts more clients; `/metrics`: metrics for Prometheus.
 
@@ -91,9 +91,9 @@ def make_app(
     compile phrases.
 
     Args:
-        recognizer: a recogniser with room for at least `limits.clients` streams, or an `AttentionRecognizer` for recordings
-            only. From now on, only the server may use the recogniser. The server makes other recognisers for recordings from it
-            (`StreamingRecognizer.for_recordings`).
+        recognizer: a recogniser with room for at least `limits.clients` streams. An `AttentionRecognizer` serves recordings
+            only. After this call, only the server may use the recogniser. From this recogniser the server makes other
+            recognisers for recordings (`StreamingRecognizer.for_recordings`).
         limits: see `Limits`.
         access: rules that define who may use the server; by default everybody except pages of other origins. See `Access`.
         voices: the model's names, and the language models that clients may choose. By default clients may choose any LM of the
@@ -242,7 +242,7 @@ class Server:
 
     @web.middleware
     async def answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check access, and answer a request. Below `/v1/`, errors get OpenAI's format. Each response is counted and logged."""
+        """Check access, and answer a request. Below `/v1/`, errors get OpenAI's format. Count and log each response."""
         begin, status = time.monotonic(), 500
         if request.transport is not None:
             self.requested.add(request.transport)

@@ -35,7 +35,7 @@ STREAMED = "this model takes whole recordings (/v1/audio/transcriptions); for li
 
 
 class Texts(list):
-    """A list of phrases. `left_out`: the phrases that the tokenizer can't write, each with the unknown characters."""
+    """A list of phrases. `left_out`: the phrases that the tokenizer can't write, and the unknown characters of each phrase."""
 
     left_out: dict[str, str]
 
@@ -53,7 +53,7 @@ class RecordingTranscript:
 
 @dataclass
 class RecordingSoFar:
-    """Hold the transcript of the audio so far. An engine reads the same fields of `hf_ngpulm.decoding.partials.Partial`."""
+    """Hold the transcript of a recording so far. The fields are also in `hf_ngpulm.decoding.partials.Partial`."""
 
     frames: int
     text: str
@@ -91,8 +91,8 @@ class AttentionRecognizer:
             the first LM remembers. Recordings with a grammar or a second look at phrases aren't rescored.
 
     Raises:
-        ValueError: without a language model, there are settings besides `num_beams` and the settings of a rescorer. Or a
-            rescorer has only one hypothesis, because there is a single beam.
+        ValueError: there is no language model, but a setting needs a language model (all settings except `num_beams` and a
+            rescorer's settings). Or a rescorer gets only one hypothesis, because there is a single beam.
     """
 
     def __init__(self, pipeline: Any, lms: Any = (), **settings: Any) -> None:
@@ -130,7 +130,7 @@ class AttentionRecognizer:
     def for_recordings(
         self, max_streams: int, chunk_seconds: float, context_seconds: float, num_beams: int | None = None
     ) -> AttentionRecognizer:
-        """Return another recogniser with the same pipeline. Only one of both recognisers generates at a time."""
+        """Return another recogniser with the same pipeline. The two recognisers never generate at the same time."""
         beams = {} if num_beams is None else {"num_beams": num_beams}
         made = AttentionRecognizer(self.pipeline, self.language_models, **{**self.settings, **beams})
         made._lock = self._lock
@@ -142,7 +142,7 @@ class AttentionRecognizer:
         """Do nothing, because each batch compiles its own phrases."""
 
     def context(self, phrases: Any = None, grammar: Grammar | None = None, **_: Any) -> Texts | None:
-        """Check phrases, and return the phrases; without phrases return None. Also compile the grammar, and cache the result.
+        """Check phrases, and return the phrases. Without phrases, return None. Also compile the grammar, and cache the result.
 
         Raises:
             ValueError: the phrases or the grammar are invalid.
@@ -186,7 +186,7 @@ class AttentionRecognizer:
         return len(self._recordings)
 
     def ready(self) -> list[int]:
-        """Return the ids of the recordings with a piece to transcribe: a whole piece, or the last piece. The recording that has
+        """Return the ids of the recordings that have a whole piece, or their last piece, to transcribe. The recording that has
         waited longest is first.
         """
         most = self.chunk_seconds * self.sampling_rate
@@ -206,7 +206,7 @@ class AttentionRecognizer:
             seconds: maximum audio in the batch, in seconds; None sets no limit.
 
         Returns:
-            The transcripts so far of the recordings in the batch, by the recordings' ids.
+            The transcript so far of each recording in the batch, by the recording's id.
 
         Raises:
             StreamError: some recordings failed. The error has the problems of the failed recordings, and the transcripts of the
@@ -231,15 +231,15 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the recordings of the next batch: the first of `sids`, and other recordings with the same `_key`. `most`:
-        maximum number of recordings. `seconds`: maximum audio in the batch, in seconds.
+        """Return the recordings of the next batch. These are the first recording of `sids`, and other recordings with the same
+        `_key`. `most`: maximum number of recordings. `seconds`: maximum audio in the batch, in seconds.
         """
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
     def _key(self, sid: int) -> tuple[Any, ...]:
-        """Return the settings of a recording that must be equal in a batch."""
+        """Return a recording's settings that must be the same for all recordings of a batch."""
         settings = self._recordings[sid].settings
         return tuple(
             settings.get(name) for name in ("language", "task", "times", "grammar", "explain", "false_alarms_per_hour")
@@ -334,8 +334,8 @@ class AttentionRecognizer:
 
 
 def _together(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Join the reports on phrases of several pieces. If a phrase was judged in one piece, it isn't reported as missing in the
-    other pieces.
+    """Join several pieces' reports on phrases. If a phrase was judged in one piece, the result doesn't report the phrase as
+    missing in other pieces.
     """
     judged = [report for report in reports if report["heard"] or "ratio" in report]
     texts = {report["text"] for report in judged}

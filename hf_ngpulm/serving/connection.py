@@ -29,8 +29,9 @@ _REASON = 120  # bytes of a reason that fit in a close frame
 class Connection:
     """Carries messages between a client and the engine. A subclass implements the protocol (`_read`, `_messages`).
 
-    One task reads, and another task writes. While too much of the client's audio is undecoded, the reader waits, so that the
-    network slows the client down. The writer sends only the latest partial. If a client doesn't read, it is cut off.
+    One task reads messages, and another task writes messages. While too much of the client's audio is undecoded, the reader
+    waits, so that the network slows the client down. The writer sends only the latest partial event. If a client doesn't read
+    messages, the client is cut off.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Connection:
         raise NotImplementedError
 
     def _messages(self, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """Return the protocol's messages that report an event of the stream."""
+        """Convert an event of the stream to messages of the protocol."""
         raise NotImplementedError
 
     async def _push(self, session: Session, samples: np.ndarray) -> None:

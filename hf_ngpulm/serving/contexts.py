@@ -25,7 +25,7 @@ class ContextMaker:
     client. A long list waits for other lists only up to its own cost.
 
     Args:
-        make: function that makes a context. Only this thread calls it. A request's settings are the keyword arguments.
+        make: function that makes a context. Only this thread calls it. The keyword arguments are a request's settings.
         read: function that reads a grammar from a client's text.
     """
 

@@ -61,7 +61,7 @@ class Corrections:
         return await self._answered(request, lambda log: None)
 
     async def add(self, request: web.Request) -> web.Response:
-        """Add a correction: what was heard, and what was meant."""
+        """Add a correction. It has the recognised text ("heard") and the correct text ("meant")."""
         heard, meant = await self._pair(request)
 
         def add(log: CorrectionLog) -> None:
@@ -88,7 +88,7 @@ class Corrections:
         return web.json_response(await self._in_turn(request, answer))
 
     async def _in_turn(self, request: web.Request, function: Callable[[CorrectionLog], Any]) -> Any:
-        """Call a function with the client's log, in the thread for corrections. All clients get this thread in a fair order."""
+        """Call a function with the client's log in the thread for corrections. The clients' calls have a fair order."""
         try:
             key = self.access.key(request).encode(errors="surrogateescape")
             name = hashlib.sha256(b"corrections of " + key).hexdigest()

@@ -44,7 +44,7 @@ class Session:
 
     Attributes:
         backlog: number of undecoded samples.
-        work: seconds of decoding so far. The streams of a step share its time equally.
+        work: seconds of decoding so far. Each stream of a step gets an equal share of the step's time.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Session:
         """Take the audio and the context that the client has sent since the last call.
 
         Returns:
-            The audio pieces, float32 `[N]` each, the new context in a tuple (None without a new context), and whether the audio
-            has ended.
+            Three items. The first has the pieces of audio, each float32 `[N]`. The second is a tuple with the new context; None
+            without a new context. The third says whether the audio has ended.
         """
         news = self.pieces, self.context, self.ended
         self.pieces, self.context = [], None
@@ -96,9 +96,9 @@ class Session:
 class Engine:
     """Decode the audio of all clients with one recogniser, in one thread.
 
-    If a client has a whole chunk of audio, a step decodes its next chunk. Chunks that arrive at about the same time share a
-    step, because the thread begins one step per tick. If a whole chunk waits after a step, the next step begins immediately.
-    Another thread, `contexts`, compiles phrases.
+    If a client has sent a whole chunk of audio, the next step decodes this chunk. Chunks that arrive at about the same time
+    share a step, because the thread begins one step per tick. If a whole chunk waits after a step, the next step begins
+    immediately. Another thread, `contexts`, compiles phrases.
 
     Args:
         recognizer: the recogniser. From now on, only the engine may use it.
@@ -113,7 +113,7 @@ class Engine:
         read: see `ContextMaker`.
 
     Attributes:
-        threads: the number of torch threads for a step; may be changed at any time.
+        threads: the number of torch threads for a step. The number may be changed at any time.
         sound: False if the engine has failed to free a stream.
     """
 

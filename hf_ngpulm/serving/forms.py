@@ -135,7 +135,7 @@ def is_gone(request: web.Request) -> bool:
 
 
 def _check_coding(headers: Any, name: str, param: str | None = None) -> None:
-    """Raise Problem if a body is compressed, because a small body could expand to a huge body. `name`: the header that gives
+    """Raise Problem if a body is compressed, because a small compressed body could become huge. `name`: the header that names
     the compression. `param`: the form's field to which the header belongs.
     """
     coding = headers.get(name, "").strip()

@@ -40,8 +40,8 @@ class Limits:
         uploads: number of recordings at the same time, including recordings by Wyoming. At most `clients_per_address` of these
             recordings may come from one address. Further clients must try again later (HTTP status 503 or 429).
         upload_bytes: size of a recording.
-        spool_bytes: size of all current recordings together. If a recording exceeds this limit, its client must try again later
-            (HTTP status 503).
+        spool_bytes: size of all current recordings together. If a new recording would exceed this limit, the recording's client
+            must try again later (HTTP status 503).
         upload_memory: size above which a recording is stored in a temporary file.
         upload_seconds: time in which a recording must arrive. If no byte arrives for `send_seconds`, a recording is refused
             sooner.
@@ -113,7 +113,7 @@ class PhraseBudget:
 
     Args:
         contexts: the number of full contexts in the bucket; more than one for a budget that several clients share.
-        within: another budget that is charged as well.
+        within: another budget. Each cost is taken from this budget, too.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class PhraseBudget:
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
-        """Return the cost of `count` phrases with a total of `size` bytes: the share of a full context, above 0."""
+        """Return the cost of `count` phrases with `size` bytes in total. The cost is the share of a full context, above 0."""
         return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
 
     def take(self, cost: float) -> float:
@@ -148,7 +148,7 @@ class PhraseBudget:
 
 
 class Places:
-    """Counts clients, in total and per address, and holds their phrase budgets."""
+    """Counts clients in total and for each address, and holds the clients' phrase budgets."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic, most: int | None = None) -> None:
         self.limits, self.most = limits, limits.clients if most is None else most
@@ -168,7 +168,7 @@ class Places:
             address: the client's address, a result of `counted_address`; None exempts the client from the limit per address.
 
         Yields:
-            The client's phrase budget. It also charges the budget of the client's address.
+            The client's phrase budget. Each cost is also taken from the budget of the client's address.
 
         Raises:
             Full: the server, or this address, already has the maximum number of clients.

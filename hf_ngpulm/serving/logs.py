@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as a JSON object with time, level, logger, message, and the record's `facts`."""
+    """Formats a log record as a JSON object with time, level, logger, message, and the entries of the record's `facts`."""
 
     def format(self, record: logging.LogRecord) -> str:
         shown = {

@@ -56,7 +56,7 @@ def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tupl
 
 
 def with_learned(phrases: list[Any], learned: Iterable[str], limits: Limits) -> list[Any]:
-    """Return a client's phrases, then phrases from corrections. The limits restrict the number of phrases from corrections."""
+    """Return a client's phrases, followed by as many phrases from corrections as `limits` allows."""
     every, own = list(phrases), set(texts_of(phrases))
     left = limits.phrase_bytes - sum(len(text.encode()) for text in own)
     for text in learned:

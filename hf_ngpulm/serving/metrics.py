@@ -1,4 +1,4 @@
-"""Measure the server for Prometheus. If processes share a folder (PROMETHEUS_MULTIPROC_DIR), they report common sums."""
+"""Measure the server for Prometheus. Processes that share a folder (PROMETHEUS_MULTIPROC_DIR) report common sums."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ class OwnGrammars:
         return grammar
 
     def _made(self, text: str) -> tuple[Grammar | str, float]:
-        """Return a grammar, or an error message. Also return the seconds of the grammar's trial. They are 0 for a cached
-        grammar, and the limit for an invalid grammar.
+        """Return a pair. The first item is a grammar or an error message. The second item is the duration of the grammar's
+        trial in seconds. It is 0 for a cached grammar, and the time limit for an invalid grammar.
         """
         key, seconds = _key(text), 0.0
         if key not in self._kept:

@@ -53,7 +53,8 @@ async def listen(
         stopping: called when the server begins to stop.
 
     Returns:
-        Whether a thread is still decoding. Then a normal exit may crash, because it unloads torch while the thread runs.
+        Whether a thread is still decoding. If so, a normal exit may crash, because the exit unloads torch while the thread
+        runs.
     """
     logger = logging.getLogger(f"{__name__}.http")
     logger.addFilter(_is_ours)
@@ -90,7 +91,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 class _Guarded:
-    """Makes the protocol of each connection. Connections without a request, or above an address's limit, are cut off."""
+    """Makes the protocol of each connection. A connection is cut off if it sends no request, or exceeds its address's limit."""
 
     def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, access: Access) -> None:
         self.server, self.requested, self.limits, self.access = server, requested, limits, access
@@ -124,8 +125,8 @@ def _remote(protocol: Any) -> str | None:
 
 
 def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return the TLS context of a certificate and its key; None without a certificate. Both arguments are PEM files. Raises
-    ValueError if there is a key but no certificate, or the files don't contain a certificate and its key.
+    """Return the TLS context for a certificate and its key. Without a certificate, return None. Both arguments are PEM files.
+    Raises ValueError if there is a key but no certificate, or the files don't contain a certificate and its key.
     """
     if cert is None:
         if key is not None:
@@ -144,7 +145,7 @@ def run_workers(count: int, work: Callable[..., None], options: dict[str, Any], 
 
     Args:
         count: number of processes.
-        work: called in each process with the arguments in `options`, with `port`, and with the process's `number` (from 0).
+        work: called in each process. The arguments are the entries of `options`, `port`, and the process's `number` (from 0).
         port: the port to share; for 0, the system chooses a port.
 
     Returns:

@@ -2,8 +2,8 @@
 
 Each item of a conversation is an utterance. An item ends where the client commits audio. If turn detection is on, an item also
 ends where the recogniser detects the end of an utterance. Deltas contain words that can no longer change. The server extends
-OpenAI's protocol. `transcription` may have phrases, language models and weights, `completed` has words with times, and clients
-can request `partial` events.
+OpenAI's protocol. `transcription` may have phrases, language models and weights. `completed` events have words with times.
+Clients can request `partial` events.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class Realtime(Connection):
             yield {"type": f"conversation.item.{kind}", "item": item, **previous}
 
     def _meaning(self, event: Event) -> Event:
-        """Return an event's entries about a grammar or phrases. Times are converted to seconds since the session began."""
+        """Return an event's entries that concern a grammar or phrases. Convert times to seconds since the session began."""
         meant = {name: event[name] for name in MEANING if name in event}
         for timed in (*meant.get("slots", ()), *meant.get("phrases", ())):
             timed.update({name: round(self._stream_begins + timed[name], 3) for name in ("start", "end") if name in timed})
@@ -388,8 +388,8 @@ def _detects(turns: Any) -> bool:
 
 
 def _only(fields: Any, names: Iterable[str], where: str) -> None:
-    """Raise Problem if `fields` isn't a JSON object, or has a field with another name. `names`: the permitted names. `where`:
-    the object's place, for messages.
+    """Raise Problem if `fields` isn't a JSON object, or has a field that isn't permitted. `names`: the permitted fields.
+    `where`: the object's place in the request, for messages.
     """
     if not isinstance(fields, dict):
         raise Problem(f"{where} should be an object", where)

@@ -39,7 +39,7 @@ class Failure(Exception):
     """Report that a recording can't be transcribed. The message is for the client.
 
     Args:
-        code: a websocket close code. It is 1008 if the recording is the cause.
+        code: a websocket close code. If the recording is the cause of the failure, the code is 1008.
     """
 
     def __init__(self, message: str, code: int = 1008) -> None:
@@ -145,8 +145,8 @@ class RecordingEngines:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread. If the caller is cancelled, it still waits until the function ends, so that the
-    function's file stays open.
+    """Call a function in another thread, and wait until the function ends. A cancelled caller waits, too, so that the file that
+    the function reads stays open.
     """
     future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
@@ -161,7 +161,7 @@ class Take:
 
     Args:
         settings: arguments of `StreamingRecognizer.open`.
-        check: called from time to time. It stops the decoding by an error.
+        check: called from time to time. This function stops the decoding by raising an error.
         words: whether final events have words besides the text.
 
     Attributes:
@@ -191,8 +191,8 @@ class Take:
 
         Args:
             pieces: audio, each piece float32 `[N]` at the recogniser's rate.
-            turns: a context manager that is entered for each read. Then another thread reads. If None, this thread reads. A
-                change of thread takes as long as reading a few seconds of uncompressed samples.
+            turns: a context manager that is entered for each read. If it is given, another thread reads. If it is None, this
+                thread reads. A change of thread takes as long as reading a few seconds of uncompressed samples.
 
         Raises:
             Failure: the recording is too long, or its decoding failed.

@@ -108,7 +108,7 @@ def serve_replicas(deployed: Any, host: str, port: int, tell: Callable[[], Any])
 
 
 class OfThisProcess:
-    """An ASGI application that forwards requests to this process's server. It isn't a function, because Ray calls functions."""
+    """An ASGI application that forwards requests to this process's server. It is a class, because Ray would call a function."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert _replica is not None
@@ -132,7 +132,7 @@ class Replica:
         return f"http://127.0.0.1:{self.runner.addresses[0][1]}"
 
     async def check_health(self) -> None:
-        """Raise an error if the server doesn't work. Then Ray Serve replaces the replica."""
+        """Raise an error if the server doesn't work. After such an error, Ray Serve replaces the replica."""
         async with self.bridge.session().get(self.bridge.url + "/health") as response:
             response.raise_for_status()
 
@@ -243,7 +243,7 @@ def _target(scope: Any) -> str:
 
 
 def _headers(scope: Any) -> list[tuple[str, str]]:
-    """Return the headers of a request. The last address in `X-Forwarded-For` is the client's address."""
+    """Return the headers for a forwarded request. The last address in `X-Forwarded-For` is the client's address."""
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     dropped = set(_OF_CONNECTION)
     if any(name.lower() == b"transfer-encoding" for name, _ in scope["headers"]):

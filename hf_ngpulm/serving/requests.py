@@ -1,4 +1,4 @@
-"""Check the fields of a form or a session. The fields set a stream and the response format, and have OpenAI's names."""
+"""Check the fields of a form or a session. The fields have OpenAI's names, and set up a stream and the response format."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Voices:
         Args:
             given: fields by name; only the fields of `OF_SEARCH` are used.
             recognizer: the recogniser. An LM may remember a tuned weight for its model.
-            learned: phrases from corrections. The limits restrict how many are added.
+            learned: phrases from corrections. The limits restrict the number of added phrases.
 
         Raises:
             Problem: a value is invalid.
@@ -157,8 +157,8 @@ class Voices:
         return settings
 
     def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
-        """Return the grammar that a client requests by a name or a list of sentences. If the client sends a grammar's text,
-        return this text, because it is parsed later. `given`: the value of the client's field.
+        """Return the grammar that a client requests. `given`, the value of the client's field, is a grammar's name, a list of
+        sentences, or a grammar's text. A grammar's text is returned unchanged, because it is parsed later.
         """
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:
@@ -187,7 +187,7 @@ class Voices:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Hold the settings for transcribing a recording, and the format of the response."""
+    """Hold the settings that transcribe a recording, and the format of the response."""
 
     settings: dict[str, Any]
     num_beams: int | None
@@ -268,7 +268,7 @@ def wanted(
 
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
-    """Return the settings that only attention models have: language, translation task and times.
+    """Return the settings that only attention models have. These are the language, the translation task and the times.
 
     Raises:
         Problem: the model doesn't support the language or word times, the model needs a language to translate, or word times
@@ -301,7 +301,7 @@ def _auto_beams(recognizer: Any) -> int:
 
 
 def _phrases(given: Any, name: str) -> list[Any]:
-    """Return the phrases in the field `name`. If a text isn't a JSON list, it is split at commas, semicolons and line ends."""
+    """Return the phrases in the field `name`. A text that isn't a JSON list is split at commas, semicolons and line ends."""
     if given is None or isinstance(given, list):
         return given or []
     if not isinstance(given, str):

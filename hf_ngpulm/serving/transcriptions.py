@@ -35,8 +35,8 @@ class Transcriptions:
 
     Args:
         places: the places of current recordings.
-        address: function that returns the client's address of a request, for limits per address.
-        count: function that is called for each recording with its length and its processing time, both in seconds.
+        address: function that returns the address of a request's client, for limits per address.
+        count: function that is called with the length and the processing time of each recording, in seconds.
         corrections: the clients' corrections. Phrases from corrections are boosted. None if the server stores no corrections.
     """
 
@@ -60,7 +60,7 @@ class Transcriptions:
         self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
-        """Refuse new recordings. Finish current recordings within `seconds`. Cancel the others, and inform their clients."""
+        """Refuse new recordings. Wait up to `seconds` for current recordings. Cancel the rest, and inform their clients."""
         self.closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
@@ -150,7 +150,7 @@ class Transcriptions:
     async def _streamed(
         self, request: web.Request, events: Any, warned: dict[str, Any], has_grammar: bool
     ) -> web.StreamResponse:
-        """Send words by server-sent events as soon as the words are final. `events`: the result of `Take.events`. `warned`: the
+        """Send words as soon as they are final, as server-sent events. `events`: the result of `Take.events`. `warned`: the
         result of `warnings`.
         """
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})

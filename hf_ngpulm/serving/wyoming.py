@@ -179,8 +179,8 @@ class _Client:
         return Transcript(text=" ".join(finals)).event()
 
     async def _recognized(self, asked: dict[str, Any]) -> Event:
-        """Return the meaning of the text `asked["text"]` as an event. The first grammar with an intent for the text defines the
-        meaning. `asked`: the data of the client's event.
+        """Return an event with the meaning of the text `asked["text"]`. The first grammar that has an intent for the text
+        defines the meaning. `asked`: the data of the client's event.
         """
         text, context = asked.get("text"), asked.get("context")
         if not isinstance(text, str):
@@ -200,7 +200,7 @@ class _Client:
             raise ConnectionResetError("the client is gone")
 
     async def _read(self, seconds: float) -> Event | None:
-        """Return the next event; None at the connection's end. Raises Problem if the data aren't an event, or are too long."""
+        """Return the next event, or None at the connection's end. Raises Problem if the data are no event or too long."""
         async with timeout(seconds):
             try:
                 line = await self.reader.readline()
@@ -257,8 +257,8 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _entity(value: Any, said: str) -> Any:
-    """Return a slot's value for Home Assistant. Grammars store lists and mappings as JSON. `said`: the words of the slot, used
-    if there is no value.
+    """Return a slot's value for Home Assistant. Grammars store lists and mappings as JSON. If the slot has no value, return
+    `said`, the spoken words of the slot.
     """
     if value is None:
         return said

@@ -24,7 +24,7 @@ HEAD = 12  # bytes that identify a container
 
 
 def container_of(head: bytes) -> str | None:
-    """Detect a file's container from its first bytes; return FFmpeg's name for it, or None for other files."""
+    """Detect a file's container format from its first bytes. Return FFmpeg's name of the format; None for other files."""
     return "matroska" if head.startswith(b"\x1aE\xdf\xa3") else "mov" if head[4:8] == b"ftyp" else None
 
 
@@ -125,7 +125,7 @@ class Unpacked:
 
 
 def _on_disk(source: str | os.PathLike[str] | IO[bytes]) -> IO[bytes]:
-    """Return the source, or a copy of it, as a file that a process can inherit. Closing that file doesn't close the source."""
+    """Return the source or a copy, as a file that a process can inherit. Closing this file doesn't close the source."""
     if isinstance(source, str | os.PathLike):
         return open(source, "rb")
     try:

@@ -86,7 +86,7 @@ def decode_audio(
         Samples, float32 `[N]`; empty if the file has no samples.
 
     Raises:
-        ValueError: the file isn't audio, is damaged or cut short, holds infinite samples or NaN, or ends before the part.
+        ValueError: the file isn't audio, is damaged or cut short, has infinite samples or NaN, or ends before the part.
         FileNotFoundError: there is no such file.
         IsADirectoryError: the path is a folder.
     """
@@ -127,7 +127,7 @@ def decode_audio(
 
 
 def _part_unpacked(file: Unpacked, sampling_rate: int, name: str, offset: float, duration: float | None) -> np.ndarray:
-    """Return the samples of a part, as `decode_audio` does, for a file whose length isn't known before its end."""
+    """Read a part of a file whose length is unknown before the end. Return the part's samples, as `decode_audio` does."""
     rate, at = file.samplerate, 0
     begin, most = round(offset * rate), LONGEST * 3600 * rate
     end = None if duration is None else begin + round(duration * rate)
@@ -162,7 +162,7 @@ def file_pieces(
         path: a path or an open binary file, in a format that `read_audio` reads.
         sampling_rate: rate of the pieces, in hertz.
         seconds: the length of a piece, in seconds. A piece has at most `FRAMES_AT_ONCE` samples of the file.
-        in_real_time: whether to yield pieces at the speed of the recorded speech.
+        in_real_time: whether pieces are yielded at the speed of the recorded speech.
         name: the file's name in error messages; by default its path.
         give_up: function that another thread calls while a process decodes WebM or MP4. It returns True to end the process.
 
@@ -204,7 +204,7 @@ def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
 def _opened(
     source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool] = lambda: False
 ) -> Iterator[Any]:
-    """Open a file for reading. Error messages call it `name`. `give_up`: as for `file_pieces`."""
+    """Open a file for reading. Error messages call the file `name`. `give_up`: as for `file_pieces`."""
     import soundfile
 
     if isinstance(source, str | os.PathLike):

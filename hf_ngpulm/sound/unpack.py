@@ -1,7 +1,8 @@
-"""Decode a WebM or MP4 file from standard input; write the sampling rate as a line, then float32 samples.
+"""Decode a WebM or MP4 file from standard input. Write the sampling rate as a line, then the float32 samples.
 
 This is a script. Hostile files have exploited FFmpeg (in PyAV) before, so FFmpeg runs in this separate process. The process has
-limits on memory and time, can't write files, and uses only these containers and audio codecs. It doesn't import this package.
+limits on memory and time, can't write files, and uses only these containers and audio codecs. The script doesn't import this
+package.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ CODECS = (
 
 
 def limit() -> None:
-    """Set memory and CPU limits on this process (no-op on Windows)."""
+    """Limit the memory and the CPU time of this process. On Windows, do nothing."""
     with contextlib.suppress(ImportError):
         import resource
 
@@ -31,7 +32,8 @@ def unpack(form: str) -> None:
     """Decode the file, average its channels, and write samples as soon as they are decoded. The header's length is ignored.
 
     Args:
-        form: FFmpeg's name for the container. No other container is tried, because some make FFmpeg open files and URLs.
+        form: FFmpeg's name for the container format, the only format that is tried. Some formats make FFmpeg open files and
+            URLs.
     """
     import av
 

@@ -1,4 +1,4 @@
-"""Read 16-bit WAV files with the standard library. For open files it is faster, because libsndfile calls Python per read."""
+"""Read 16-bit WAV files with the standard library. For open files, libsndfile is slower, because each read calls Python."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Wave:
 
     @classmethod
     def opened(cls, source: str | os.PathLike[str] | IO[bytes]) -> Wave | None:
-        """Open a 16-bit WAV file. Return None if the file is of another kind, or if the header contradicts the file's length.
-        Then `source` is rewound to its beginning, because libsndfile should read it.
+        """Open a 16-bit WAV file. If the file is of another kind, or if the header contradicts the file's length, return None.
+        In this case `source` is rewound to the beginning, so that libsndfile can read it.
         """
         file: IO[bytes] = open(source, "rb") if isinstance(source, str | os.PathLike) else source  # noqa: SIM115 - closed below
         own = None if file is source else file
@@ -55,6 +55,6 @@ class Wave:
         self._reader.setpos(frame)
 
     def read(self, frames: int, dtype: str = "float32", always_2d: bool = True) -> np.ndarray:
-        """Return the next samples, float32 `[frames, C]`. At the end of the file there may be fewer."""
+        """Return the next samples, float32 `[frames, C]`. At the end of the file, there may be fewer samples."""
         samples = np.frombuffer(self._reader.readframes(frames), dtype="<i2")
         return (samples.astype(np.float32) / 32768).reshape(-1, self.channels)

@@ -1,4 +1,4 @@
-"""Tune weights. The modules search for values (`grids`), read data (`dataset`), decode (`sweeps`), and hold `results`."""
+"""Tune weights. `grids` searches for values, `dataset` reads data, `sweeps` decodes, and `results` defines the results."""
 
 from .grids import Grids
 from .results import TuningPoint, TuningResult

@@ -98,8 +98,8 @@ class AttentionSweep(Sweep):
         return sorted((name, value.shape) for name, value in self._pieces[number][place].items() if isinstance(value, _Held))
 
     def _outputs(self, rows: list[tuple[int, int, int]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
-        """Return the model's outputs for a batch of pieces, one dictionary per row. `rows`: for each row, the utterance's
-        number, the setting's index, and the index of the piece in the utterance.
+        """Return the model's outputs for a batch of pieces of audio, one dictionary for each row. `rows`: for each row, the
+        utterance's number, the setting's index, and the index of the piece in the utterance.
         """
         pieces = [self._pieces[number][place] for number, _, place in rows]
         read = cache(self.kept.__getitem__)
@@ -130,7 +130,7 @@ class _Held(NamedTuple):
 
 
 def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
-    """Return a row of a forward pass's outputs. Outputs without rows are returned whole. `rows`: the batch's number of rows."""
+    """Return a row of each output of a forward pass. An output without rows stays whole. `rows`: the batch's number of rows."""
     of_row = {}
     for name, value in outputs.items():
         if isinstance(value, Tensor) and len(value) == rows:
@@ -141,7 +141,7 @@ def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
 
 
 class _RememberingEncoder:
-    """Run a model's encoder, and cache the outputs by the content of the input row.
+    """Run a model's encoder, and cache the outputs. The key in the cache is the content of the input row.
 
     Language detection, fallbacks and all settings share the cached output of the same audio. Rows are encoded one by one, so
     that the output of a row doesn't depend on the other rows in the batch.
@@ -154,7 +154,7 @@ class _RememberingEncoder:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within the `with` block, replace the encoder's `forward` by a function with the cache."""
+        """Within the `with` block, replace the encoder's `forward` by a function that uses the cache."""
         if self.encoder is None:
             yield
             return

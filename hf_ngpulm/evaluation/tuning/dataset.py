@@ -67,7 +67,7 @@ class TuningUtterance:
         return outputs
 
     def samples(self, sampling_rate: int) -> np.ndarray:
-        """Return the audio, float32 `[N]`. If it can't be read, append the reason to `problems`, and return an empty array."""
+        """Return the audio, float32 `[N]`. If reading fails, append the reason to `problems`, and return an empty array."""
         audio = audio_or_error(self._recording(sampling_rate), sampling_rate)
         if isinstance(audio, str):
             self.problems.append(audio)
@@ -93,7 +93,7 @@ class TuningUtterance:
 
 
 class KeptTensors:
-    """Stores tensors by number within a `with` block. The tensors are restored bit for bit.
+    """Stores tensors by number within a `with` block. A restored tensor equals the stored tensor bit for bit.
 
     Args:
         memory: memory limit for tensors, in bytes or as a text such as "2G". Further tensors are stored in a temporary file.

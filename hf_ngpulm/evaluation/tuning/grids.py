@@ -1,4 +1,4 @@
-"""Search for the best weights on a coarse grid, beyond the grid (if the best value is at an edge), and around the best."""
+"""Search for the best weights on a coarse grid, beyond the grid if the best value is at its edge, and around the best value."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Grids:
     word_bonuses: Values | None = None
 
     def values(self) -> dict[str, tuple[float, ...]]:
-        """Return the values of each grid by the name of the weight, without grids that are None. Raises ValueError for an
-        invalid grid.
+        """Return the values of each grid, by the weight's name. Grids that are None are left out. Raises ValueError if a grid
+        is invalid.
         """
         return {name: grid_values(name, grid) for name, grid in zip(WEIGHTS, vars(self).values()) if grid is not None}
 
@@ -104,8 +104,9 @@ class GridSearch:
         grids: the coarse grid of each weight; a single value stays fixed.
         start: the decoder's own weights. If weights are swept one after another, each weight starts at the closest grid value.
         refine: number of refinements. Each refinement halves the distance between the values around the best value.
-        extend: whether to search beyond the edge of a grid if the best value is there.
-        joint: whether one or two weights are tried in all combinations. Otherwise the weights are swept one after another.
+        extend: whether to search beyond the edge of a grid if the best value is at this edge.
+        joint: whether all combinations of the weights are tried, if there are at most two weights. Otherwise the weights are
+            swept one after another.
     """
 
     def __init__(
@@ -146,8 +147,9 @@ class GridSearch:
             errors: function that returns the number of errors with each setting in a list. No setting is passed twice.
 
         Returns:
-            The setting with the fewest errors, and the names of weights with the best value still at an edge of the grid. If
-            several settings have the fewest errors, the setting with the lowest weights is returned.
+            A pair. The first item is the setting with the fewest errors. If several settings have the fewest errors, the
+            setting with the lowest weights is returned. The second item names the weights whose best value is still at an edge
+            of the grid.
         """
         tried: dict[Setting, int] = {}  # the number of errors with each setting
 

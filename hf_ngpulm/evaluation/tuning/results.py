@@ -41,7 +41,7 @@ Rate = Callable[[Scores], float]
 
 @dataclass(frozen=True)
 class TuningPoint(Scores):
-    """Hold a setting of the weights, and the errors with this setting.
+    """Hold a setting of the weights, and the errors that hypotheses with this setting have.
 
     Args:
         words, characters: errors. `words.rate` is the WER.
@@ -67,14 +67,14 @@ class TuningResult:
             weights.
         interval: bootstrap confidence interval of the best setting's rate. (The rate is slightly too good, because the setting
             was chosen on the same utterances; see `held_out`.)
-        points: all tried settings with their errors, in ascending order of the weights.
+        points: all tried settings and the errors of each setting, in ascending order of the weights.
         baseline: the errors of the same search without language model and phrases (all weights 0).
         search: settings of the search, such as `num_beams`.
         fixed: weights that weren't tuned and have the same value for all utterances.
         model: the recogniser; None if it isn't known.
         utterances: number of utterances for tuning.
-        held_out, held_out_baseline: the best setting and the baseline on the held-out utterances; None without held-out
-            utterances.
+        held_out, held_out_baseline: the errors of the best setting and of the baseline on the held-out utterances; None without
+            held-out utterances.
         recordings: number of recordings with a transcript, including unreadable and held-out recordings.
         unreadable: the reason for each unreadable recording.
         warnings: reasons why the choice may be unreliable.
@@ -133,8 +133,8 @@ class TuningResult:
 
 
 class Scorer:
-    """Counts the errors of hypotheses, and caches the counts. The index in `references` and `entities` is the utterance's
-    number. `entities` is None if no utterance has entities.
+    """Counts the errors of hypotheses, and caches the counts. The lists `references` and `entities` have an item for each
+    utterance, by the utterance's number. If no utterance has entities, `entities` is None.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class Scorer:
 
 
 def _draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """Draw a panel for each rate. The horizontal axis is the first weight with several values. Each line is a value of the
-    second such weight. Other weights have their best values.
+    """Draw a panel for each rate. The horizontal axis shows the first weight that has several values. Each line shows the rates
+    for one value of the second weight that has several values. Other weights have their best values.
     """
     with needed("plots", "plots"):
         import matplotlib

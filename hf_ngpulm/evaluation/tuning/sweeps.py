@@ -1,4 +1,4 @@
-"""Decode stored outputs of a model with many settings at once. A batch has a row for each utterance and setting.
+"""Decode a model's stored outputs with many settings at once. A batch has a row for each pair of an utterance and a setting.
 
 The outputs are frames: logits of CTC models, or encoder frames of transducers.
 """
@@ -71,7 +71,7 @@ class Sweep(ABC):
         """Decode utterances with several settings of the same weights.
 
         Args:
-            numbers: the utterances' places in the order in which `hold` yielded them.
+            numbers: the utterances' numbers. `hold` yields utterance 0 first.
             settings: the weights of each setting, by name.
 
         Yields:
@@ -79,7 +79,7 @@ class Sweep(ABC):
         """
 
     def usual_grids(self) -> dict[str, str]:
-        """Return the default grids of the decoder's weights. A weight with different values for utterances has no grid."""
+        """Return the default grids of the decoder's weights. If a weight differs between utterances, the weight has no grid."""
         grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid, **OF_RESCORER}
         if self.ilm_grid is not None:
             grids["ilm_weight"] = self.ilm_grid
@@ -199,7 +199,7 @@ class FrameSweep(Sweep):
 
 
 class CTCSweep(FrameSweep):
-    """Sweeps a `CTCDecoder` or a `GraphDecoder`. In a graph, `phrase_weight` sets the default discount of phrases."""
+    """Sweeps settings of a `CTCDecoder` or `GraphDecoder`. In a graph, `phrase_weight` sets the default discount of phrases."""
 
     field = "logits"
     without_beta = "it is a bonus of beam search: also pass num_beams=, such as 8"
@@ -214,7 +214,7 @@ class CTCSweep(FrameSweep):
 
 
 class TransducerSweep(FrameSweep):
-    """Sweeps a `TransducerDecoder`."""
+    """Sweeps settings of a `TransducerDecoder`."""
 
     recorded = ("lm_weight", "ilm_weight")
     field = "encoder_hidden_states"

@@ -52,11 +52,12 @@ def tune_weights(
     report: Callable[[str], None] | None = None,
     **grids: Values | None,
 ) -> TuningResult:
-    """Find the weights of the language model, phrases, a length bonus and subtracted models with the fewest errors.
+    """Find the weights that cause the fewest errors: the weights of the language model, phrases, a length bonus and subtracted
+    models.
 
     The model runs once over the recordings. The outputs are stored, and decoded with all settings of a grid at once. A batch
-    has a row for each utterance and setting. (Attention decoders generate again for each setting; only the encoder's outputs
-    are stored.) Separate runs with each setting would give the same results.
+    has a row for each pair of an utterance and a setting. (Attention decoders generate again for each setting; only the
+    encoder's outputs are stored.) Separate runs with each setting would give the same results.
 
     The search has three stages. First it tries a coarse grid. One or two weights are tried in all combinations; more weights
     are swept one after another, twice. (If an internal LM is tuned by default, weights are always swept one after another.)
@@ -257,7 +258,7 @@ def _divided(every: Sequence[int], held_out: float) -> tuple[list[int], list[int
 
 
 def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequence[Settings]) -> list[TuningPoint]:
-    """Return the errors with each setting. `numbers`: the numbers of the utterances."""
+    """Decode utterances with each setting, and return each setting's errors. `numbers`: the numbers of the utterances."""
     texts: list[dict[int, str]] = [{} for _ in settings]
     for number, i, text in sweep.decode(numbers, settings):
         texts[i][number] = text
@@ -265,7 +266,7 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 
 
 def _nothing_added(sweep: Sweep) -> Settings:
-    """Return the setting of the baseline. All weights that the decoder uses are 0."""
+    """Return the setting of the baseline, in which all weights that the decoder uses are 0."""
     used = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
     return {name: 0.0 for name in sweep.standing if used.get(name, True)}
 
