@@ -67,7 +67,7 @@ def of_arpabet(phones: Sequence[str]) -> str:
 
 
 def phones_of_spelling(word: str) -> str:
-    """Return the phones of a word in lower case by rough rules."""
+    """Return the phones of a lowercase word. Rough rules of spelling give the phones."""
     plain = "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c) and c.isalnum())
     phones = _RULES.sub(lambda match: _PHONES[match.lastindex - 1 if match.lastindex else 0], plain)
     return re.sub(r"(.)\1+", r"\1", phones)

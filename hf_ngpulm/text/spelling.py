@@ -66,8 +66,8 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases. Also return the characters that the tokenizer can't write, for each phrase without a
-        spelling, by the phrase's index.
+        """Return the spellings of phrases. Also return a mapping from the index of each phrase without a spelling to the
+        characters that the tokenizer can't write.
 
         Args:
             texts: the phrases.

@@ -20,7 +20,7 @@ def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     Args:
         scores: float32 `[R, C]`.
-        count: number of scores per row.
+        count: number of tokens to return for each row.
     """
     if scores.device.type != "cpu":
         return torch.topk(scores, count) if count > 1 else torch.max(scores, 1, keepdim=True)

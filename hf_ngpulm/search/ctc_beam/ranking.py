@@ -30,7 +30,7 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
         state: state of the search.
         count: N, at most K.
         score_eos: whether LMs score `</s>`. Unfinished phrases lose their bonus in either case.
-        engine: engine of the automata.
+        engine: the engine that queries the automata.
     """
     acoustic, scores = prefix_scores(state)
     scores, of_lms, of_phrases = models.at_end(scores, state.lm_scores, state.lm_states, score_eos, engine)

@@ -111,8 +111,8 @@ class TransducerSearch(ABC):
 
     @abstractmethod
     def widen(self, models: RowModels, shift: int) -> None:
-        """Append a column to the arrays with a column per automaton. No row has an automaton in the new column yet. Add `shift`
-        to the states in the other columns.
+        """Append a column to each array that has a column per automaton. No row has an automaton in the new column yet. Add
+        `shift` to the states in the old columns.
         """
 
     @abstractmethod
@@ -126,7 +126,8 @@ class TransducerSearch(ABC):
         """
 
     def share(self, rows: np.ndarray, shares: np.ndarray) -> None:
-        """Set extra scores ("shares"), float64 `[N, K]`, of the hypotheses of some rows, int64 `[N]`, in beam search.
+        """In beam search, set an extra score ("share") for each hypothesis of some rows. `rows` is int64 `[N]`, `shares` is
+        float64 `[N, K]`.
 
         A share counts when the best hypotheses are chosen, but isn't part of the scores. Extensions of a hypothesis inherit its
         share. If alignments are merged, the share of the best alignment stays.
