@@ -34,7 +34,7 @@ class LMParts:
 
     Args:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.
-        automaton: a static automaton, or one composed on the fly (`hf_ngpulm.lexicon.lazy_model`).
+        automaton: a static automaton, or an automaton composed on the fly (`hf_ngpulm.lexicon.lazy_model`).
         unk_tokens: int32 `[N]`, ascending: the token ids that have no unigram. In a word-level model, the token ids that occur
             in no word.
         pieces: the tokenizer's piece for each token id, or None.

@@ -1,4 +1,6 @@
-"""Keep several automata in one set of tensors. Automata can be added and dropped. Rows of a batch can follow different ones."""
+"""Keep several automata in one set of tensors. Automata can be added and dropped. Rows of a batch can follow different
+automata.
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
 
 
 def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return `values` if they are a JSON object; otherwise raise NGramFormatError. For the message: `where` is the file, and
+    """Return `values`. Raises NGramFormatError if `values` isn't a JSON object. For the message: `where` is the file, and
     `what` is the object's place in the file.
     """
     if not isinstance(values, dict):

@@ -153,7 +153,7 @@ class BeamSearchDecoderCTC:
         """Return the best transcript of each utterance.
 
         Args:
-            pool: ignored: utterances are decoded together on torch's threads, without other processes.
+            pool: ignored, because utterances are decoded together on torch's threads, without other processes.
             logits_list: the logits of each utterance, `[T, C]`, or a batch `[B, T, C]`. For the other arguments see
                 `decode_beams`.
         """

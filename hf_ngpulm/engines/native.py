@@ -1,8 +1,8 @@
 """Load the native core's library for this processor, and call its functions with typed arguments.
 
 The library contains the declarations of its sources (`csrc/`) as text. The declarations give the members of structs and the
-parameters of functions. Callers pass tensors or arrays as pointers. This module checks their dtype and layout, because the core
-can't.
+parameters of functions. Callers pass tensors or arrays as pointers. This module checks the dtype and layout of the tensors and
+arrays, because the core can't.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Choose the language models and phrases that the rows of a batch follow, and their weights."""
+"""Choose the language models, the phrases and the weights for each row of a batch."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
     The automata of a batch are copied into a pool. The copies stay in the pool, so the next batch reuses them.
 
     Args:
-        lm: a model, a `LogLinear` of several models, a sequence with a model, a `LogLinear` or None for each row, or None.
+        lm: for all rows, a model, a `LogLinear` of several models, or None. Or a sequence with one of these values for each
+            row.
         lm_weight: a number, or a tensor `[B]` with a weight per row.
-        phrases: a `PhraseBooster`, phrases from which to make a `PhraseBooster`, a sequence with a booster, phrases or None for
-            each row, or None.
+        phrases: for all rows, a `PhraseBooster`, phrases from which to make a `PhraseBooster`, or None. Or a sequence with one
+            of these values for each row.
         phrase_weight: a number, or a tensor `[B]` with a weight per row.
         tokenizer: the tokenizer that spells the phrases.
         source_lm: a model of the recogniser's training text. Its log-probabilities are subtracted in rows with a language

@@ -27,7 +27,7 @@ class CtcRows(Struct):
             states: `[S]`, state of each row's search.
             firsts: int64 `[S]`, number of frames that each row had before this batch.
             sums: float64 `[S]`, sum of the confidences of the frames that each row had before this batch. The search updates
-                it.
+                the sums.
         """
         return cls(rows=rows, states=states, firsts=firsts, sums=sums)
 

@@ -231,7 +231,9 @@ def _without_hyphens(text: str) -> str:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Find words that usually have capitals inside sentences. Return a mapping from their lowercase to their usual form."""
+    """Find words that usually have capitals inside sentences. Return a mapping from each word's lowercase form to its usual
+    form.
+    """
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):

@@ -75,7 +75,7 @@ def phones_of_spelling(word: str) -> str:
 
 @lru_cache(_KEPT)
 def readings(text: str) -> tuple[str, ...]:
-    """Return up to `MOST_READINGS` ways to pronounce a text, each as a string of phones.
+    """Return up to `MOST_READINGS` pronunciations of a text, each as a string of phones.
 
     The phones of a word come from `cmu_dictionary`, or, for other words, from the spelling. Digits are read one by one. Single
     letters and words with digits ("n8n") are also read letter by letter.

@@ -74,7 +74,8 @@ class Speller:
             whole_words: whether a phrase must begin and end where words do.
             case: "auto" spells a phrase as it is. If the tokenizer can't write it, "auto" tries lowercase, then uppercase.
                 "any" spells a phrase in every case. Any other value spells phrases only as they are.
-            tokenizations: maximum number of ways to cut a phrase into pieces; the tokenizer's own way is the first.
+            tokenizations: maximum number of segmentations of a phrase into pieces. The tokenizer's own segmentation comes
+                first.
         """
         spellings: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}

@@ -277,8 +277,8 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
 
 @triton.jit
 def _place_in_order(numbers, order, alive, places):
-    """Return the places of the prefixes with the ranks `numbers`; 0 for a rank that no prefix has. `order` has each place's
-    rank.
+    """Return the places of the prefixes that have the ranks `numbers`. For a rank that no prefix has, return 0. `order` has
+    each place's rank.
     """
     return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 

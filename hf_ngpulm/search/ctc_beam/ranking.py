@@ -53,6 +53,6 @@ def with_joined_texts(state: BeamState) -> BeamState:
 
 
 def prefix_scores(state: BeamState) -> tuple[Tensor, Tensor]:
-    """Return the prefixes' acoustic scores, and their scores including LMs and bonuses: float64 `[B, K]` each."""
+    """Return two scores of each prefix, float64 `[B, K]`: the acoustic score, and the score that includes LMs and bonuses."""
     acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
     return acoustic, acoustic + state.fused

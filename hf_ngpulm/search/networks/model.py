@@ -1,4 +1,4 @@
-"""Define `TransducerModel`, the interface of transducers that can be decoded. Implement it for models of Transformers."""
+"""Define the interface of transducers that can be decoded (`TransducerModel`), and implement it for models of Transformers."""
 
 from __future__ import annotations
 

@@ -56,8 +56,8 @@ class BeamArrays:
     """Hypotheses of `B` rows, with `K` places per row, as arrays that the core changes in place.
 
     `shares` are as in `TransducerSearch.share`. `slots` has the slot of each hypothesis's prediction. `lines` has the weighted
-    LM scores of all classes, by slot. `slot_hashes` and `slot_sizes` identify the tokens of a slot: their hash, and their
-    number (-1 for an unused slot). `slot_uses` has the time at which each slot was last used, by the row's clock. The last
+    LM scores of all classes, by slot. `slot_hashes` has the hash of each slot's tokens, `slot_sizes` has the number of these
+    tokens (-1 for an unused slot). `slot_uses` has the time at which each slot was last used, by the row's clock. The last
     column of `slot_uses` is the clock.
     """
 

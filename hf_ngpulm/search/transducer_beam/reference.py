@@ -177,9 +177,9 @@ def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
     Hypotheses past the last frame don't move.
 
     Args:
-        reach: largest number of frames that one step can advance, if more frames may come; otherwise 0. The beam waits if the
-            next step of any hypothesis might lead past the last frame. This step needs frames that haven't arrived, and without
-            this step the other hypotheses can't be pruned correctly.
+        reach: if more frames may come, the largest number of frames that one step can advance; otherwise 0. The beam waits if
+            the next step of any hypothesis might lead past the last frame. This step needs frames that haven't arrived, and
+            without this step the other hypotheses can't be pruned correctly.
     """
     end = len(search.frames)
     while going := [path for path in beam if path.time < end]:
