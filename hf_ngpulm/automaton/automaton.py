@@ -17,9 +17,9 @@ from .tensors import AutomatonTensors
 class BackoffAutomaton(nn.Module):
     """A weighted automaton with backoff arcs, stored as buffers, with full-vocabulary queries for a batch of states.
 
-    States are opaque int32 tensors of shape `[B]`. One set of tensors may hold several automata (see `AutomatonPool`). Each row
-    of a query follows the automaton that its state belongs to. Token ids outside `0 .. vocab_size - 1` (a blank, padding) score
-    0 and leave the state unchanged. All scores are natural logs.
+    States are opaque int32 tensors of shape `[B]`. One set of tensors may hold several automata (see `AutomatonPool`). A row of
+    a query follows the automaton to which the row's state belongs. Token ids outside `0 .. vocab_size - 1` (a blank, padding)
+    score 0 and leave the state unchanged. All scores are natural logs.
 
     Args:
         tensors: see `AutomatonTensors`.
@@ -139,7 +139,7 @@ class BackoffAutomaton(nn.Module):
     def score_tokens(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the score of each token, given the tokens before it, and the last state of each row.
+        """Return two tensors: the score of each token given the tokens before it, and the last state of each row.
 
         `[B, L]` token ids -> float32 `[B, L]` scores, which are 0 beyond a row's length, and int32 `[B]` states.
         """
@@ -187,7 +187,9 @@ class BackoffAutomaton(nn.Module):
         validate(self.searched, self.vocab_size, self.context_length, self.roots, self.starts)
 
     def validate_opened(self) -> None:
-        """Do the checks whose time doesn't depend on the size. Defer the other checks; see `hf_ngpulm.automaton.checks`."""
+        """Do the checks whose time doesn't depend on the automaton's size. Defer the other checks; see
+        `hf_ngpulm.automaton.checks`.
+        """
         validate(self.searched, self.vocab_size, self.context_length, self.roots, self.starts, with_states=False)
         defer(self)
         for states in (self.roots, self.starts):

@@ -2,10 +2,11 @@
 
 Checking all tensors means reading the whole file, which takes minutes for a large model. So checks of a mapped model are
 deferred (`defer`). Opening the model makes only checks whose time doesn't depend on the model's size: the tensors' dtypes and
-shapes, the ends of `arc_offsets`, the roots and the starts. A search of the native core checks a state, and all states of its
-backoff chain, before the search reads the arcs of these states (`check` in csrc/automaton.hpp). The search marks these states
-in `checked`. A search reaches a state as a start or as the target of a checked arc, so the state exists. So every index has
-been compared with the size of its array before use, and every backoff chain ends.
+shapes, the first and the last element of `arc_offsets`, the roots and the starts. A search of the native core checks a state,
+and all states of its backoff chain, before the search reads the arcs of these states (`check` in csrc/automaton.hpp). The
+search marks these states in `checked`. A search reaches a state as a start or as the target of a checked arc, so the state
+exists. The checks compare every index with the size of its array before the index is used, and make sure that every backoff
+chain ends.
 
 All other code runs the complete check first: Python code through `BackoffAutomaton.tensors`, the other engines through
 `check_now`. The file must not change while it is open.
@@ -99,7 +100,8 @@ def validate(
     """Check everything that queries rely on. For other arguments see `BackoffAutomaton`.
 
     Args:
-        with_states: False makes only the checks that don't take longer for a larger automaton.
+        with_states: whether to check every state and arc. If False, only the checks whose time doesn't depend on the
+            automaton's size are made.
 
     Raises:
         NGramFormatError: a tensor is invalid; the message names the first fault.

@@ -2,9 +2,9 @@
 
 A language model of single sentences expects only `</s>` after a sentence. So it gives low probability to the first words of the
 next sentence. In the changed model, a context that often ends a sentence backs off to the start of the next sentence. This
-backoff reads `</s>` and `<s>` in one step of the automaton. A token without an arc in the context then scores
-p(</s> | context) * share * p(token | <s>). The new backoff replaces the backoff to the shorter context if the new backoff has
-the larger weight. The end of the transcript keeps the remaining probability, 1 - share.
+backoff reads `</s>` and `<s>` in one step of the automaton. If the context has no arc for a token, the token then scores p(</s>
+| context) * share * p(token | <s>). If the new backoff has a larger weight than the backoff to the shorter context, the context
+uses the new backoff. The end of the transcript keeps the remaining probability, 1 - share.
 
 The result is an automaton with backoff arcs, as large and as fast as before.
 """
@@ -32,8 +32,8 @@ def continued(automaton: BackoffAutomaton, share: float, context_length: int) ->
     Args:
         automaton: the automaton of a single language model.
         share: probability that another sentence follows after the end of a sentence, between 0 and 1.
-        context_length: number of tokens that determine a state. It may have to exceed the longest context, since the last
-            sentence may have begun earlier.
+        context_length: number of tokens that determine a state. This number may have to exceed the longest context, because the
+            last sentence may have begun earlier.
     """
     t = _with_start_first(automaton)
     start = min(int(automaton.starts[0]), 1)
@@ -72,7 +72,7 @@ def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
         return torch.where(states == start, 1, moved).to(torch.int32)
 
     def reordered(values: Tensor, first: int, begin: int, end: int) -> Tensor:
-        """Move the elements `begin` to `end` to the position `first`."""
+        """Move the elements `begin .. end - 1` to the position `first`."""
         return torch.cat([values[:first], values[begin:end], values[first:begin], values[end:]])
 
     arcs = [int(t.arc_offsets[state]) for state in (1, start, start + 1)]

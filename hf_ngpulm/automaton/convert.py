@@ -34,9 +34,9 @@ class LMParts:
 
     Args:
         config: see `hf_ngpulm.config.config.NGramLMConfig`.
-        automaton: a static automaton, or one composed on the fly (`hf_ngpulm.lexicon.lazy_model`).
-        unk_tokens: int32 `[N]`, ascending: token ids without a unigram, or in a word-level model token ids that occur in no
-            word.
+        automaton: a static automaton, or an automaton composed on the fly (`hf_ngpulm.lexicon.lazy_model`).
+        unk_tokens: int32 `[N]`, ascending: the token ids that have no unigram. In a word-level model, the token ids that occur
+            in no word.
         pieces: the tokenizer's piece for each token id, or None.
     """
 
@@ -54,7 +54,9 @@ class LMParts:
         engine: str = "auto",
         room: Room = IN_MEMORY,
     ) -> LMParts:
-        """Return the parts of a model from its table. `room` stores the tensors. Other arguments: see `NGramLM.from_arpa`."""
+        """Make the parts of a language model from its table. `room` stores the tensors. Other arguments: see
+        `NGramLM.from_arpa`.
+        """
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
         automaton, facts = automaton_from_table(table, missing_unigrams, engine, room)
         config = NGramLMConfig(
@@ -83,8 +85,9 @@ def automaton_from_table(
     """Build the automaton of a backoff language model.
 
     Contexts become states. A context's backoff state is its longest proper suffix that is a state. If no n-gram extends a
-    context, and the context's backoff weight is 0, it would behave like its backoff state, so it gets no state. Some models
-    lack suffixes of their n-grams, for example after pruning by SRILM. As in KenLM, a missing suffix has backoff weight 0.
+    context, and the context's backoff weight is 0, the context gets no state, because it would behave like its backoff state.
+    Some models lack suffixes of their n-grams, for example after pruning by SRILM. As in KenLM, a missing suffix has backoff
+    weight 0.
 
     As in KenLM, `<unk>` replaces every token id without a unigram, also in contexts and in n-grams of any order. Unreachable
     n-grams are dropped. An n-gram is unreachable if it has tokens after `</s>` or before `<s>`, a token without a unigram, or
@@ -92,10 +95,10 @@ def automaton_from_table(
 
     Args:
         table: the n-grams.
-        missing_unigrams: score of token ids without a unigram. "share" divides the probability of `<unk>` evenly among these
-            ids, so that the probabilities in a context, including `</s>`, sum to one. "unk" gives the whole probability to each
-            id, as KenLM scores unknown words. A number (natural log) replaces the score of `<unk>`, and n-grams with `<unk>`
-            are dropped.
+        missing_unigrams: how to score a token id that has no unigram. "share" divides the probability of `<unk>` evenly among
+            all such ids, so that the probabilities in a context, including `</s>`, sum to one. "unk" gives the whole
+            probability to each id, as KenLM scores unknown words. A number (natural log) replaces the score of `<unk>`, and
+            n-grams with `<unk>` are dropped.
         engine: engine of the automaton.
         room: where the tensors are stored.
 
@@ -179,8 +182,9 @@ def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
 
 
 def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, count: int) -> tuple[float, float | None]:
-    """Return the score of a token id without a unigram, and the log of the factor that turns the probability of `<unk>` into
-    the token's probability (None if the score doesn't come from `<unk>`). `count`: the number of such ids.
+    """Return two values. The first value is the score of each token id that has no unigram. The second value is the log of a
+    factor: the probability of `<unk>` times this factor is the token's probability. If the score doesn't come from `<unk>`, the
+    second value is None. `count`: number of token ids that have no unigram.
     """
     if isinstance(missing_unigrams, float | int) and not isinstance(missing_unigrams, bool):
         if not math.isfinite(missing_unigrams):

@@ -26,7 +26,8 @@ class Automaton(Struct):
         """Return a struct with pointers to the tensors. For queries of `</s>`, pass a `vocab_size` one larger than the
         vocabulary.
 
-        With `composing` (see `hf_ngpulm.lexicon.lazy_search.NgpulmComposing`) states are composed when a search reaches them.
+        If `composing` is given (see `hf_ngpulm.lexicon.lazy_search.NgpulmComposing`), a state is composed when a search reaches
+        it.
         """
         return cls(
             **tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size,

@@ -23,8 +23,8 @@ def load_engine(
 ) -> Any:
     """Return the module of an operation's engine in `package`; arguments are as for `hf_ngpulm.engines.choice.load_engine`.
 
-    `automaton` has the tensors that the operation reads. This function checks the tensors, but not for the native core, which
-    makes its own checks.
+    `automaton` has the tensors that the operation reads. This function does the deferred checks of these tensors, unless the
+    engine is the native core, which does the checks itself.
     """
     module = choice.load_engine(package, name, device, elsewhere)
     if automaton and not module.__name__.endswith(".cpu"):

@@ -1,4 +1,6 @@
-"""Keep several automata in one set of tensors. Automata can be added and dropped. Rows of a batch can follow different ones."""
+"""Keep several automata in one set of tensors. Automata can be added and dropped. Rows of a batch can follow different
+automata.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LARGEST = 2**31 - 1
 
 
 class Place(NamedTuple):
-    """The place of an automaton in a pool: its root, its start, and the ranges of its states and arcs, as (first, number)."""
+    """The place of an automaton in a pool: its root, its start, the range of its states, and the range of its arcs. A range is
+    a pair (first, number).
+    """
 
     root: int
     start: int
@@ -83,7 +87,9 @@ class AutomatonPool:
 
     @torch.inference_mode(False)
     def take(self, states: int, arcs: int) -> tuple[int, int]:
-        """Reserve room for some states and arcs. Return the first state and the first arc. `states`, `arcs`: how many."""
+        """Reserve room for some states and arcs. Return the first state and the first arc. `states`: number of states. `arcs`:
+        number of arcs.
+        """
         first = self._take(self._states, states), self._take(self._arcs, arcs)
         self._grow()
         return first

@@ -9,7 +9,9 @@ from .tensors import AutomatonTensors
 
 
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Return the score and next state of one token per state. Both arguments have the same shape, which may be any shape."""
+    """Return the score and next state of one token per state. `states` and `tokens` have the same shape, which may be any
+    shape.
+    """
     if states.numel() and (int(states.min()) < 0 or int(states.max()) >= automaton.num_states):
         raise IndexError(f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}")
     if automaton.num_arcs == 0:  # one unused arc, so that the indices below stay valid

@@ -54,7 +54,7 @@ def either(*kinds: Kind) -> Kind:
 
 
 def list_of(kind: Kind, size: int | None = None) -> Kind:
-    """Describe lists, of any length or of `size` values."""
+    """Describe lists whose values are of one kind. `size`: number of values; by default any number."""
     right = f"a list of {kind.right}" if size is None else f"{size} times {kind.right}"
     return Kind(right, lambda v: isinstance(v, list) and size in (None, len(v)) and all(map(kind.is_right, v)))
 
@@ -82,7 +82,9 @@ def check(name: str, value: Any, kind: Kind) -> Any:
 
 
 def refuse_idle(options: Mapping[str, Any], why: str) -> None:
-    """Raise ValueError if an option without effect is given (not None). The message names these options, then says `why`."""
+    """Raise ValueError if any of the options, which have no effect, isn't None. The message names the options that aren't None,
+    and gives the reason `why`.
+    """
     idle = [name for name, value in options.items() if value is not None]
     if idle:
         raise ValueError(f"{', '.join(idle)} {why}")
@@ -106,7 +108,7 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
 
 
 def an_object(values: Any, where: str, what: str) -> dict[str, Any]:
-    """Return `values` if they are a JSON object; otherwise raise NGramFormatError. For the message: `where` is the file, and
+    """Return `values`. Raises NGramFormatError if `values` isn't a JSON object. For the message: `where` is the file, and
     `what` is the object's place in the file.
     """
     if not isinstance(values, dict):

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the garbage collector. It would scan the objects of a large grammar or list repeatedly, and free none."""
+    """Pause the garbage collector. The collector would scan the objects of a large grammar or list again and again, and would
+    free no object.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,6 @@
-"""Exchange objects between the processes of a launcher: `accelerate launch`, torchrun or MPI. It sets environment variables."""
+"""Exchange objects between processes that a launcher has started. A launcher (`accelerate launch`, torchrun or MPI) sets
+environment variables, which tell each process its rank.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _NAMES = {
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return this process's rank and the number of processes from the launcher's environment variables. Raises ValueError if
+    """Return this process's rank and the number of processes, as the launcher's environment variables say. Raises ValueError if
     the rank isn't a number below the number of processes.
     """
     rank, size = _first_of("RANK", "0"), _first_of("WORLD_SIZE", "1")

@@ -18,7 +18,7 @@ def attributes_of(package: str, path: str) -> Callable[[str], Any]:
 
     Args:
         package: full name of the module.
-        path: its source file.
+        path: source file of the module.
     """
 
     @functools.cache

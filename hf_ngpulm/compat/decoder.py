@@ -119,12 +119,14 @@ class BeamSearchDecoderCTC:
             logits: `[T, C]`, numpy or torch on any device: logits, log-probabilities, or probabilities (rows that sum to one,
                 without negative values).
             beam_width: number of prefixes that the search keeps (at most 1,024), and maximum number of transcripts returned.
-            beam_prune_logp: natural log, at most 0. Prefixes are dropped if their score minus the best prefix's score is lower.
+            beam_prune_logp: natural log, at most 0. A prefix is dropped if its score minus the best prefix's score is below
+                this value.
             token_min_logp: minimum log-probability of a label, natural log. The search ignores less likely labels, but always
                 keeps the best label of each frame.
             prune_history: whether a transcript is dropped if a better transcript has the same last words. The compared words
                 are as many as the language model's context.
-            hotwords: words to favour; every word of a text is a hotword. A single string is split into words, with a warning.
+            hotwords: texts with words to favour; every word of a text is a hotword. A single string is split into words, with a
+                warning.
             hotword_weight: bonus of each hotword, natural log.
             lm_start_state: the preceding text's `last_lm_state`, from this decoder.
 
@@ -151,7 +153,7 @@ class BeamSearchDecoderCTC:
         """Return the best transcript of each utterance.
 
         Args:
-            pool: ignored: utterances are decoded together on torch's threads, without other processes.
+            pool: ignored, because utterances are decoded together on torch's threads, without other processes.
             logits_list: the logits of each utterance, `[T, C]`, or a batch `[B, T, C]`. For the other arguments see
                 `decode_beams`.
         """
@@ -223,7 +225,8 @@ class BeamSearchDecoderCTC:
 
     @staticmethod
     def parse_directory_contents(filepath: str | os.PathLike[str]) -> dict[str, str | None]:
-        """Return the paths of a decoder's parts in a folder: "alphabet", and "language_model" or None.
+        """Return the paths of a decoder's files in a folder, by the names "alphabet" and "language_model". If the folder has no
+        language model, the second path is None.
 
         Raises:
             NGramFormatError: the folder has no alphabet, or has other files beside the alphabet but no language model.
@@ -276,7 +279,9 @@ class BeamSearchDecoderCTC:
         return self._searches.search(*given, **more)
 
     def _without_same_history(self, found: list[OutputBeam]) -> list[OutputBeam]:
-        """Group beams by their last words, as many words as the language model's context has. Return each group's best beam."""
+        """Group beams whose last words are equal, and return each group's best beam. The language model's context length is the
+        number of compared words.
+        """
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
         best = {tuple(beam.text.split()[-seen_by_lm:]): beam for beam in reversed(found)}

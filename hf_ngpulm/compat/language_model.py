@@ -134,8 +134,8 @@ class LanguageModel:
         """Return pyctcdecode's charge for an unfinished word.
 
         The charge is 0 if a unigram begins with these characters. Otherwise the charge is `unk_score_offset`; above
-        `AVG_TOKEN_LEN` characters it grows in proportion to their number. This package's search charges differently, see
-        `hf_ngpulm.formats.wav2vec2.word_files.charged_to_unknown_words`.
+        `AVG_TOKEN_LEN` characters the charge grows in proportion to the number of characters. This package's search charges
+        differently, see `hf_ngpulm.formats.wav2vec2.word_files.charged_to_unknown_words`.
         """
         if self._prefixes.has_node(partial_token):
             return 0.0
@@ -280,7 +280,9 @@ class HotwordScorer:
         return self.weight * len(self._match_ptn.findall(text))
 
     def score_partial_token(self, token: str) -> float:
-        """Return the bonus of an unfinished word: the weight times the word's share of the shortest hotword with the prefix."""
+        """Return the bonus of an unfinished word. The bonus is the weight times the word's length, divided by the length of the
+        shortest hotword that begins with the word.
+        """
         if token not in self:
             return 0.0
         return self.weight * len(token) / max(1, min(map(len, self._char_trie.iterkeys(token))))

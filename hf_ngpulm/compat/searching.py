@@ -156,8 +156,9 @@ class CallSearch:
         """Mask labels below `token_min_logp` in log-probabilities `[B, T, C]`. The likeliest label of each frame is kept.
 
         Returns:
-            The masked log-probabilities, and for each row the sum of its frames' remaining log-probabilities, `[B]`. The caller
-            adds this sum to the scores, because the search normalises each frame.
+            The masked log-probabilities, and for each row the sum of log p over the row's frames, `[B]`. Here p is the total
+            probability of a frame's unmasked labels. The caller adds this sum to the scores, because the search normalises each
+            frame.
         """
         kept = log_probs
         if self.token_min_logp > LEAST_LOG_PROB:
@@ -167,7 +168,7 @@ class CallSearch:
         return kept, kept.logsumexp(-1).masked_fill(~inside, 0.0).sum(1, dtype=torch.float64)
 
     def transcripts(self, logits_list: list[Any], most: int | None = None) -> list[list[OutputBeam]]:
-        """Return transcripts of each utterance, at most `most` or, by default, `beam_width`. Utterances of similar length are
+        """Return up to `most` transcripts of each utterance; by default up to `beam_width`. Utterances of similar length are
         decoded together.
         """
         rows = [self.log_probs(logits) for logits in logits_list]
@@ -220,7 +221,7 @@ def merged(
 
     Args:
         n_best: hypotheses, best first.
-        offset: sum over the frames of a natural log: the total probability of the frame's unmasked labels.
+        offset: sum over the frames of the natural log of p, where p is the total probability of a frame's unmasked labels.
         threshold: maximum distance of a text's score from the best score; other texts are dropped.
         most: maximum number of texts.
         writing: the rule that forms words from labels.

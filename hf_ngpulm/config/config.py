@@ -33,8 +33,8 @@ class NGramLMConfig:
         missing_unigrams: score of token ids that have no unigram: "share", "unk" or a natural log-probability.
         tokenizer_id: name or path of the tokenizer.
         tokenizer_fingerprint: SHA-256 of the tokenizer's first `vocab_size` pieces.
-        training: facts about training by hf_ngpulm; None for models from other tools.
-        words: facts about the words, if the n-grams consist of words and were composed with a lexicon; otherwise None.
+        training: summary of the model's training by hf_ngpulm; None for models from other tools.
+        words: summary of the words, if the n-grams consist of words and were composed with a lexicon; otherwise None.
         decoding: tuned settings for speech recognisers, newest last (see `hf_ngpulm.config.tuned`).
         defaults: settings from the model's source, such as pyctcdecode's alpha and beta. They apply to CTC recognisers without
             tuned settings.

@@ -10,15 +10,16 @@ from ..common.checks import COUNT, NULL, SWITCH, either, list_of, number, read_e
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """Hold facts about the estimation of a language model. `config.json` stores them, and the model card shows them.
+    """Summarise the estimation of a language model. `config.json` stores the summary, and the model card shows it.
 
     Args:
-        num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.
+        num_sentences, num_tokens: number of sentences and of tokens in the text. Sentence ends don't count as tokens.
         num_unknown: number of the text's tokens that aren't in the vocabulary.
-        prune: for each order, the largest count at which n-grams were dropped.
+        prune: for each order, a count. N-grams with this count or a smaller count were dropped.
         num_counted: number of distinct n-grams of each order in the text.
         discounts: for each order, the discounts of adjusted counts 1, 2, and 3 or more.
-        fallback_orders: orders with the fallback discounts, because discounts couldn't be computed from their counts.
+        fallback_orders: orders that use the fallback discounts, because no discounts could be computed from the counts of these
+            orders.
         max_ngrams: number of n-grams that pruning by relative entropy kept; None without this pruning.
         perplexity_per_token, perplexity_per_word: perplexities on the validation text; None without validation text.
         leading_blank: whether each sentence got a leading space.

@@ -1,9 +1,10 @@
 """Store decoding settings that were tuned for a speech recogniser in a language model's `config.json`.
 
 `hf_ngpulm.evaluation.tune_weights` finds the settings, `NGramLM.remember` stores them, and only `with_remembered` reads them.
-If `lm_weight` is explicit, stored settings are ignored. Otherwise an explicit setting has the highest priority. The second are
-the newest settings that were stored for the same recogniser and the requested search, or for any search if none is requested.
-The last is the default. These rules apply to a single language model, not to a list of models, in
+If `lm_weight` is explicit, stored settings are ignored. Otherwise each setting has the first value that exists among three
+values. The first is the explicit value. The second comes from the newest settings that were stored for the same recogniser and
+the requested search. (If no search is requested, settings for any search count.) The third is the default. These rules apply to
+a single language model, not to a list of models, in
 
   - `pipeline(model=..., lm="my-lm")` of all families, so also in `hf-ngpulm transcribe` and `evaluate`;
   - `TransducerDecoder(model, ...)`;
@@ -170,7 +171,8 @@ def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: M
 
 
 def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bool = False) -> dict[str, Any]:
-    """Return the settings of a decoder. If the language model remembers settings for the recogniser, these replace None.
+    """Return the settings of a decoder. If the language model remembers settings for the recogniser, the remembered settings
+    replace values that are None.
 
     Args:
         lm: a language model. Lists and `LogLinear` have no remembered settings.

@@ -19,7 +19,7 @@ ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
 
 
 def check_engine(name: str, what: str = "engine") -> str:
-    """Return `name`. Raises ValueError if it is neither an engine nor "auto". `what`: the argument's name in the message."""
+    """Return `name`. Raises ValueError if `name` is neither an engine nor "auto". `what`: the argument's name in messages."""
     if name not in CHOICES:
         raise ValueError(f"{what} should be one of {CHOICES}, got {name!r}")
     return name
@@ -47,7 +47,7 @@ def engine_name(name: str, device: torch.device, elsewhere: str = "reference") -
 
 
 def load_engine(package: str, name: str, device: torch.device, elsewhere: str = "reference") -> Any:
-    """Return the module of an operation's engine in `package`.
+    """Return the module of an engine. `package` is the package of an operation, which contains the modules of its engines.
 
     `name` may be "auto". Arguments and errors are as for `engine_name`.
     """
@@ -56,7 +56,7 @@ def load_engine(package: str, name: str, device: torch.device, elsewhere: str = 
 
 @functools.cache  # even for a loaded module `import_module` takes as long as making a tensor
 def engine_module(package: str, engine: str) -> Any:
-    """Return the module of an engine in `package`, the package of an operation."""
+    """Return the module of an engine. `package` is the package of an operation, which contains the modules of its engines."""
     return importlib.import_module(f"{package}.{engine}")
 
 

@@ -24,7 +24,7 @@ def current(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def numbered(device: torch.device | str) -> torch.device:
-    """Return a device with its index, as tensors report it: `cuda` becomes the current GPU."""
+    """Return a device with an index, as tensors report devices. For example, `cuda` becomes the current GPU."""
     device = torch.device(device)
     if device.type != "cuda" or device.index is not None:
         return device

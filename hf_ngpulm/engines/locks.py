@@ -8,10 +8,11 @@ from typing import Any
 
 
 def lock_across_forks() -> Any:
-    """Return a reentrant lock that a fork acquires first. So the data under the lock is consistent in the child process.
+    """Return a reentrant lock that a process acquires before it forks. So the data under the lock is consistent in the child
+    process.
 
-    The lock is free in the child. A fork acquires the newest lock first, so a thread that holds a lock may wait only for older
-    locks.
+    The lock is free in the child. Before a fork, the newest lock is acquired first, so a thread that holds a lock may wait only
+    for older locks.
     """
     lock = RLock()
     if hasattr(os, "register_at_fork"):

@@ -1,8 +1,8 @@
 """Load the native core's library for this processor, and call its functions with typed arguments.
 
 The library contains the declarations of its sources (`csrc/`) as text. The declarations give the members of structs and the
-parameters of functions. Callers pass tensors or arrays as pointers. This module checks their dtype and layout, because the core
-can't.
+parameters of functions. Callers pass tensors or arrays as pointers. This module checks the dtype and layout of the tensors and
+arrays, because the core can't.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class Struct(ctypes.Structure):
     """A struct of the core, with the members that the core declares. A subclass has the struct's name, with or without
     `Ngpulm`.
 
-    The constructor takes all members as keyword arguments: numbers, or for pointers tensors, arrays or structs. The struct
-    keeps the objects behind its pointers alive.
+    The constructor takes all members as keyword arguments. A pointer takes a tensor, an array or a struct; any other member
+    takes a number. The struct keeps the objects behind its pointers alive.
     """
 
     all: ClassVar[dict[str, type[Struct]]] = {}
@@ -144,10 +144,10 @@ class Struct(ctypes.Structure):
 
     @classmethod
     def kept(cls, tensor: Any, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return the struct that `make()` returns, cached on a tensor by key. Pass the struct only to a call that follows
-        immediately, because the cache keeps no tensor alive.
+        """Return the struct that `make()` returns. The struct is cached on a tensor, under a key. Pass the struct only to a
+        call that follows immediately, because the cache keeps no tensor alive.
 
-        The cache saves the time to make a struct, a quarter of the time of the smallest calls.
+        Making a struct takes a quarter of the time of the smallest calls.
         """
         cache = tensor.__dict__.get(_KEPT)
         if cache is None:
@@ -217,7 +217,7 @@ def declarations() -> dict[str, str]:
 
 def _declared(name: str) -> list[tuple[str, str, str]]:
     """Return the declared members of the struct `name`, or the parameters of the function `name`. Each member or parameter is a
-    tuple of its type, `*` for a pointer (otherwise ""), and its name.
+    tuple of three strings: the type, `*` for a pointer (otherwise ""), and the name.
     """
     return re.findall(r"(\w+)(\*?) (\w+)", declarations()[name])
 

@@ -1,1 +1,1 @@
-"""Choose the language models and phrases that the rows of a batch follow, and their weights."""
+"""Choose the language models, the phrases and the weights for each row of a batch."""

@@ -1,4 +1,4 @@
-"""Choose the language models and phrases that the rows of a batch follow, and their weights."""
+"""Choose the language models, the phrases and the weights for each row of a batch."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
     The automata of a batch are copied into a pool. The copies stay in the pool, so the next batch reuses them.
 
     Args:
-        lm: a model, a `LogLinear` of several models, a sequence with one of these (or None) per row, or None.
+        lm: for all rows, a model, a `LogLinear` of several models, or None. Or a sequence with one of these values for each
+            row.
         lm_weight: a number, or a tensor `[B]` with a weight per row.
-        phrases: a `PhraseBooster`, phrases from which to make a `PhraseBooster`, a sequence with a booster, phrases or None for
-            each row, or None.
+        phrases: for all rows, a `PhraseBooster`, phrases from which to make a `PhraseBooster`, or None. Or a sequence with one
+            of these values for each row.
         phrase_weight: a number, or a tensor `[B]` with a weight per row.
         tokenizer: the tokenizer that spells the phrases.
         source_lm: a model of the recogniser's training text. Its log-probabilities are subtracted in rows with a language
-            model. In these rows it is the last language model.
+            model. In these rows `source_lm` is the last language model.
         source_weight: weight of `source_lm`, a number or a tensor `[B]`; None means half of `lm_weight`.
 
     Raises:
@@ -103,7 +104,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
 
     @property
     def told(self) -> dict[str, Any]:
-        """Return the models, phrases and weights as arguments of a decoder, by name, without models that are None."""
+        """Return the models, phrases and weights as keyword arguments of a decoder. A model that is None is omitted."""
         lm = self.of_all if self.per_row is None else self.per_row
         told: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": self.weight}
         if self.source is not None:
@@ -245,8 +246,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return one.rows(1, device)
 
     def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], list[Lease], AutomatonTensors]:
-        """Add each context's phrases to the pool. Return their places in the pool, a lease for each place, and the pool's
-        tensors.
+        """Add each context's phrases to the pool. Return three values: the phrases' places in the pool, a lease for each place,
+        and the pool's tensors.
 
         Contexts without phrases have no place and no lease.
         """
@@ -259,7 +260,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             return [pool.places[_key(booster)] for booster in followed], leases, pool.tensors
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
-        """Return `models` with the automata in the pool, and the number that was added to their states for this."""
+        """Return `models` with automata that are in the pool. Also return the number that was added to all automaton states."""
         nothing = self.contexts.booster([])
         with self._lock:
             pool, shift = self._pool(device, [] if nothing is None else [nothing]), 0
@@ -363,8 +364,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         return pool
 
     def _make_room(self, pool: AutomatonPool) -> None:
-        """Drop phrases without a lease from the pool until its numbers of phrases and arcs are within the limits. The least
-        recently used phrases are dropped first.
+        """Drop phrases without a lease from the pool until the pool's numbers of phrases and arcs are within the limits. The
+        least recently used phrases are dropped first.
         """
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
         count, arcs, held = len(sizes), sum(sizes.values()), self.held

@@ -36,10 +36,10 @@ for all tokens that begin a next word would be several times as many.)
 **Unknown words.** An unknown word of n tokens (without its delimiter) scores log p(<unk> | h) + offset - n * cost, and leads to
 the state after <unk>. N-grams that end in <unk> are dropped. So p(<unk> | h) always results from backing off to the unigram,
 and one state is enough for all unknown words. If a word leaves the trie, (root, x) backs off to that state with a weight that
-cancels the score of the word's prefix. With marks, a token without a mark may continue no word. If the tokens before it are a
-word, that word is finished and keeps its score, and the token begins a separate unknown word. Otherwise all these tokens are
-one unknown word. The first word of a text is also unknown if it has no mark. Tokenizers of byte-level vocabularies may omit the
-mark of the first word; speech recognisers write it.
+cancels the score of the word's prefix. With marks, a token without a mark may come where no known word continues with this
+token. If the tokens before this token are a word, that word is finished and keeps its score, and this token begins a separate
+unknown word. Otherwise all these tokens together are one unknown word. The first word of a text is also unknown if it has no
+mark. Tokenizers of byte-level vocabularies may omit the mark of the first word; speech recognisers write it.
 
 **Sentences that follow one another** (`NGramLM.continued`). The composition works for any backoff state. So the LM over words
 is changed in the same way as an LM over tokens (see `hf_ngpulm.automaton.continuation`) and then composed. A context that often
@@ -74,7 +74,7 @@ FORBIDDEN = -1e4
 
 
 class NgpulmFormLM(Struct):
-    """A language model over spellings and the scores of unknown words, as the core reads them.
+    """A language model over spellings, and the scores of unknown words, in the form that the core reads.
 
     Members:
         ends_after: `[A + 1]`, log p(</s>) after each arc; the last element is log p(</s>) after `<unk>`. If None, the core

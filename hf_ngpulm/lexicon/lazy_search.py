@@ -1,4 +1,4 @@
-"""Run searches with lazily composed language models. No other module knows which states are composed when.
+"""Run searches with lazily composed language models. No other module knows when states are composed.
 
 - A search of the core gets the automata from `LazySearch.lent`. The core composes a state when the search enters it. If there
   is no spare room, or if the search reads copies on another device, the core calls a Python function that composes the state.
@@ -144,7 +144,7 @@ class LazySearch:
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
             links: `[B, S, K]`, the index of the hypothesis before the step that each hypothesis continues. None means that each
                 hypothesis continues itself.
-            labels: `[B, S, K]`, new token of each hypothesis; below 0 for no token.
+            labels: `[B, S, K]`, new token of each hypothesis. A label below 0 means no token.
             not_tokens: another label that isn't a token.
 
         Returns:
@@ -189,14 +189,18 @@ class LazySearch:
         return self._only.tensors if self.pool is None else self.pool.tensors
 
     def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """For each model, yield the `LazyStates`, and `states` as numbers of that model; -1 for a state of another model."""
+        """For each model, yield its `LazyStates` and the numbers of `states` in this model. A state of another model becomes
+        -1.
+        """
         if self.pool is None:
             yield self._only.states, states
         for pooled in self.copies:
             yield pooled.states, pooled.outside(states)
 
     def _told(self) -> tuple[AutomatonTensors, list[NgpulmLazySource], dict[str, np.ndarray]]:
-        """Return the automata on the CPU, a struct for each model, and the members of `NgpulmComposing` that change."""
+        """Return three values: the automata on the CPU, a struct for each model, and the members of `NgpulmComposing` that
+        change.
+        """
         tensors = AutomatonTensors(*(tensor.cpu() for tensor in self._updated()))
         if self.pool is None:
             states = self._only.states

@@ -37,8 +37,9 @@ AHEAD = 2
 DONE, NO_ROOM, NO_ROOM_FOR_WORDS, BAD_STATE = range(4)
 # Indices of `counts`.
 STATES, ARCS, READ, FORMS, COMPOSED = range(5)
-# The arrays of `LazyStates`: C type of the elements, and the unit that each element belongs to. State k has the number 2 * k,
-# so that its arcs may lie anywhere. The type of `arc_tokens` is the smallest that fits the vocabulary.
+# The arrays of `LazyStates`: C type of the elements, and the unit that each element belongs to. State k has the number 2 * k.
+# So it has both elements 2 * k and 2 * k + 1 of `arc_offsets`, and its arcs may lie anywhere. The type of `arc_tokens` is the
+# smallest that fits the vocabulary.
 ARRAYS: dict[str, tuple[str, str]] = {
     # For each state of the LM: its index among the states that have been read, and its state of the empty prefix plus one.
     "read": ("int32_t", "lm"),
@@ -164,7 +165,7 @@ class LazyStates:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of all states so far."""
+        """Size in bytes of all states made so far."""
         states, numbers = self.num_states, 2 * self.num_states
         sizes = {
             "forms": int(self._counts[FORMS]),
@@ -186,7 +187,7 @@ class LazyStates:
         Args:
             states: int32 `[B, K]`, the initial states of the search's hypotheses; -1 for a missing hypothesis.
             links: int32 `[B, S, K]`, the index of the hypothesis before the step that each hypothesis continues.
-            labels: int32 `[B, S, K]`, each hypothesis's new token; below 0 for no token.
+            labels: int32 `[B, S, K]`, new token of each hypothesis. A label below 0 means no token.
             not_tokens: another label that isn't a token.
 
         Returns:
@@ -292,7 +293,7 @@ class LazyStates:
     def _lay(self, tensors: AutomatonTensors, own: np.ndarray, num_forms: int, first: int) -> None:
         """Write the states under the root to the arrays, and mark them as composed. States from `first` on have no arcs yet.
 
-        `own` has the state of each LM state, `num_forms` is the number of spellings.
+        `own` is the array `own_state` of `ARRAYS`. `num_forms` is the number of spellings.
         """
         states, num_arcs, a = tensors.num_states, tensors.num_arcs, self.arrays
         self._counts[:] = states, num_arcs, 0, 0, 0

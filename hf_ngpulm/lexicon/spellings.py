@@ -75,12 +75,12 @@ def make_lexicon(
         source: the words and their spellings. None lets the tokenizer spell all words. A list of words makes all other words
             unknown. A dictionary maps words to one or several spellings (text for the tokenizer, or lists of token ids or
             pieces). A path names a file in flashlight's format, with lines of a word, a tab and the pieces of a spelling.
-        vocab_size: number of token ids that the recogniser's LMs score, if it differs from the tokenizer's.
+        vocab_size: number of token ids that the recogniser's LMs score; by default the size of the tokenizer's vocabulary.
         case: "lower" or "upper" changes the LM's words before they are spelled. "keep" leaves the words unchanged. "auto"
-            (default) also leaves them unchanged, but raises an error for words in a case that the tokenizer doesn't write.
+            (default) also leaves the words unchanged, but raises an error for words in a case that the tokenizer doesn't write.
         cuttings: number of segmentations per word: the tokenizer's own segmentation, and further segmentations with the fewest
             pieces. Uncertain recognisers mix segmentations.
-        may_be_empty: whether a lexicon in which no word has a spelling is allowed.
+        may_be_empty: whether to accept that no word has a spelling.
 
     Raises:
         ValueError: `cuttings` isn't 1 for a vocabulary of letters (with a delimiter between words).

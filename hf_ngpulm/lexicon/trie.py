@@ -62,8 +62,8 @@ def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarra
         tokens: int32, all spellings concatenated.
 
     Returns:
-        Three arrays: the index of each spelling in the sorted list, int64 `[P]`, the offsets of the sorted list, `[F + 1]`, and
-        its tokens.
+        Three arrays: the index of each spelling in the sorted list, int64 `[P]`; the start of each spelling among the tokens of
+        the sorted list, `[F + 1]`; and the tokens of the sorted list.
     """
     if len(offsets) == 1:
         return np.zeros(0, dtype=np.int64), offsets, tokens

@@ -1,4 +1,4 @@
-"""Prepare the word-level LM for composition: make it a backoff automaton over spelled forms, in double precision."""
+"""Prepare the word-level LM for composition: make it a backoff automaton over spellings, in double precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES_PER_THREAD = 1 << 15
 
 
 class NgpulmWords(Struct):
-    """The forms that spell the words of a model, as arrays for the core."""
+    """The forms (distinct spellings) of a model's words, as arrays for the core."""
 
 
 _count_forms = Function("ngpulm_count_forms")
@@ -35,7 +35,8 @@ _score_ends = Function("ngpulm_score_ends")
 
 
 class FormLM(NamedTuple):
-    """The probabilities p(form | LM state) in `S` states. The forms `0 .. F - 1` are the distinct spellings of a lexicon.
+    """The probabilities p(form | LM state) in `S` states. A form is a distinct spelling of a lexicon. The forms have the
+    numbers `0 .. F - 1`.
 
     State 0, the root, has all forms. Words with the same spelling are one form, whose probability is the sum of the words'
     probabilities. After the form, the LM continues in the state after the likeliest of these words.
@@ -53,11 +54,11 @@ class FormLM(NamedTuple):
 
 
 class WordLM:
-    """A word-level LM as an automaton over words in single precision, and the forms that spell its words.
+    """A word-level LM as an automaton over words in single precision, and the forms (distinct spellings) of the words.
 
     Args:
         automaton: automaton over the words with a spelling, `0 .. W - 1`, and one more id for all other words.
-        word_of, form_of: int64 `[P]`, pairs of a word and a form that spells it.
+        word_of, form_of: int64 `[P]`, pairs of a word and a form of this word.
         num_forms: F, the number of forms.
 
     Raises:

@@ -74,8 +74,8 @@ def compose(
         composition: "static" makes all states now. "on_the_fly" makes a state when a search reaches it. Only the model over
             words is then stored, which is a tenth as large, and the scores are the same (see
             `hf_ngpulm.lexicon.lazy_model`). "auto" is static for up to 5 million n-grams.
-        may_be_empty: whether a lexicon in which no word has a spelling is allowed. With such a lexicon, all words are unknown,
-            and a warning is logged.
+        may_be_empty: whether to accept that no word has a spelling. In this case, all words are unknown, and a warning is
+            logged.
         continued: for models of single sentences, the probability that another sentence follows, see `NGramLM.continued`.
 
     Raises:

@@ -19,13 +19,14 @@ ALPHA = 1 / 3  # the order of the Tsallis and Rényi entropies that the paper re
 
 
 class Calibration(NamedTuple):
-    """Turn the confidence of a word, by one measure, into the probability that the word is right. The curve is logistic:
+    """Turn the confidence of a word into the probability that the word is right, for one confidence measure. The curve is
+    logistic:
 
         log(p / (1 - p)) = slope log(c / (1 - c)) + offset
 
     Here p is the probability, and c the confidence (Platt, "Probabilistic outputs for support vector machines", 1999).
-    `hf_ngpulm.evaluation.tune_confidence` fits the curve to a recogniser. Probabilities are comparable between recognisers and
-    between measures, confidences aren't.
+    `hf_ngpulm.evaluation.tune_confidence` fits the curve to a recogniser. Probabilities can be compared between recognisers and
+    between measures, but confidences can't.
     """
 
     measure: str
@@ -38,7 +39,7 @@ class Calibration(NamedTuple):
 
 
 def logit(confidence: float) -> float:
-    """Return the log odds of a confidence, which is first moved away from 0 and 1."""
+    """Return the log odds of a confidence. The confidence is first limited to the range from `LEAST` to `1 - LEAST`."""
     kept = min(max(confidence, LEAST), 1 - LEAST)
     return math.log(kept / (1 - kept))
 
@@ -47,9 +48,9 @@ def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
     """Return the confidence of each frame, `[B, T, C]` logits -> float32 `[B, T]`.
 
     Args:
-        measure: "max_prob" is the probability of the likeliest class. The other measures normalise an entropy of the classes by
-            the entropy of C equally likely classes (the paper's section 3): "gibbs" (Shannon's entropy) and "renyi" linearly,
-            "tsallis" exponentially.
+        measure: "max_prob" is the probability of the likeliest class. The other measures normalise an entropy of the frame's
+            classes by the entropy of C equally likely classes (the paper's section 3). "gibbs" (Shannon's entropy) and "renyi"
+            normalise linearly, "tsallis" normalises exponentially.
 
     Raises:
         ValueError: the measure is unknown.

@@ -20,14 +20,14 @@ class CtcRows(Struct):
     def of(
         cls, rows: np.ndarray | None, states: np.ndarray, firsts: np.ndarray | None = None, sums: np.ndarray | None = None
     ) -> CtcRows:
-        """Return a selection of `N` rows. The arrays hold `S` rows and are used in place.
+        """Return a selection of `N` rows. The arrays hold `S` rows and are used without a copy.
 
         Args:
             rows: int64 `[N]`, the selected rows; None selects all rows in order.
             states: `[S]`, state of each row's search.
             firsts: int64 `[S]`, number of frames that each row had before this batch.
             sums: float64 `[S]`, sum of the confidences of the frames that each row had before this batch. The search updates
-                it.
+                the sums.
         """
         return cls(rows=rows, states=states, firsts=firsts, sums=sums)
 
@@ -50,7 +50,7 @@ class Frames(Struct):
 
     @classmethod
     def of(cls, logits: Tensor, lengths: Tensor, blank: int) -> Frames:
-        """Return the frames of logits `[B, T, C]` in rows of the given lengths `[B]`.
+        """Return the frames of logits `[B, T, C]`. `lengths`, `[B]`, has the number of frames of each row.
 
         Contiguous float32 logits are used in place. Logits of another precision or layout are copied.
 

@@ -76,8 +76,8 @@ class History:
         self.sizes[...] = self.common[...] = 0
 
     def with_room(self, rows: np.ndarray | None, more: int) -> Tails:
-        """Return the arrays that hold the tails, after making room for `more` tokens in each tail of `rows` (None: of all
-        rows).
+        """Make room for `more` tokens in each tail of the streams `rows` (None means all streams). Return the arrays that hold
+        the tails.
         """
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
         room = self.tails.shape[2]
@@ -97,7 +97,7 @@ class History:
 
         Args:
             rows: int64 `[N]`, the streams.
-            labels, lengths: `[N, T]` and `[N]`, labels of the new frames, and the number of new frames.
+            labels, lengths: `[N, T]` and `[N]`, labels of the new frames, and each row's number of new frames.
             firsts: int64 `[S]`, index of each stream's first new frame.
             last: int32 `[S]`, label of the frame before the first new frame. The method updates it.
             sums: float64 `[S]`, sum of the confidences of all frames before the first new frame. The method updates it.
@@ -150,7 +150,7 @@ class History:
 
         Args:
             rows: int64 `[N]`, the streams.
-            steps: the trace, as returned by `TransducerSearch.steps`, each array `[steps, S, K]`.
+            steps: the trace that `TransducerSearch.steps` returns. Each array has the shape `[steps, S, K]`.
             times: int64 `[S, K]`, frame of each hypothesis before the first step.
             live: bool `[S, K]`, whether each place holds a hypothesis after the last step.
             blank: the blank class, which isn't appended.
@@ -176,8 +176,8 @@ class History:
         return Spoken(tokens["id"], tokens["start"], tokens["end"], confidences)
 
     def hand_over(self, rows: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """Remove the first tokens that all live hypotheses of a row have in common. Return the number of removed tokens of each
-        row, and the removed tokens of all rows, one row after the other. `live` is bool `[S, K]`.
+        """Remove the first tokens that all live hypotheses of a row have in common. Return how many tokens were removed from
+        each row. Also return the removed tokens, one row after the other. `live` is bool `[S, K]`.
         """
         counts, total = np.zeros(len(rows), dtype=np.int64), 0
         handed = np.empty(int(self.sizes[rows].max(axis=1, initial=0).sum()), dtype=TOKEN)

@@ -1,4 +1,4 @@
-"""Rewrite texts with a recogniser's case, punctuation and numbers. Transcripts or the tokenizer show this style."""
+"""Rewrite texts in a recogniser's style: its case, punctuation and numbers. Transcripts or the tokenizer show the style."""
 
 from __future__ import annotations
 
@@ -231,7 +231,9 @@ def _without_hyphens(text: str) -> str:
 
 
 def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
-    """Find words that usually have capitals inside sentences. Return a mapping from their lowercase to their usual form."""
+    """Find words that usually have capitals inside sentences. Return a mapping from each word's lowercase form to its usual
+    form.
+    """
     forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:
         for match in WORD.finditer(text):
@@ -247,8 +249,8 @@ def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
 
 
 def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
-    """Return a mapping from the first word of texts to the most frequent end mark of these texts. Words are left out if this
-    mark is the usual mark.
+    """Return a mapping from a word to the most frequent end mark of the texts that begin with this word. If this end mark
+    equals `usual`, the mapping doesn't contain the word.
     """
     marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for text in transcripts:

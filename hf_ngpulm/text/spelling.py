@@ -66,15 +66,16 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Return the spellings of phrases. Also return the characters that the tokenizer can't write, for each phrase without a
-        spelling, by the phrase's index.
+        """Return the spellings of phrases. Also return a mapping from the index of each phrase without a spelling to the
+        characters that the tokenizer can't write.
 
         Args:
             texts: the phrases.
             whole_words: whether a phrase must begin and end where words do.
             case: "auto" spells a phrase as it is. If the tokenizer can't write it, "auto" tries lowercase, then uppercase.
                 "any" spells a phrase in every case. Any other value spells phrases only as they are.
-            tokenizations: maximum number of ways to cut a phrase into pieces; the tokenizer's own way is the first.
+            tokenizations: maximum number of segmentations of a phrase into pieces. The tokenizer's own segmentation comes
+                first.
         """
         spellings: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}

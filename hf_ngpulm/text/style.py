@@ -75,7 +75,7 @@ def style_written_by(tokenizer: Any) -> TextStyle:
 
 
 def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
-    """Return warnings about differences between the texts' and the recogniser's style, with remedies.
+    """Return warnings about differences between the style of the texts and the recogniser's style. A warning names a remedy.
 
     Args:
         texts: a sample of the training text.

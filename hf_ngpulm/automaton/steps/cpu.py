@@ -32,7 +32,7 @@ class NGramTrie(Struct):
         tokens: `[nodes]`, last token of each n-gram.
         unigram_of: `[num_ids]`, the node of each token's unigram; 0 for a token without a unigram.
         fail: `[contexts]`, the longest proper suffix that is a node (Aho and Corasick 1975).
-        possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 or higher.
+        possible: bool `[num_ids]`, whether a token may be the last token of a reachable n-gram of order 2 or higher.
         followed: bool `[contexts]`, whether text can continue after each context.
         state_of: `[contexts]`, the state of each context.
     """
@@ -125,8 +125,8 @@ def _trie_arrays(table: NGramTable, possible: Tensor, room: Room) -> dict[str, n
 def _fill_trie(
     table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray], room: Room
 ) -> None:
-    """Write the n-grams into the trie's nodes, and store the node of each token's unigram. `nodes` has the first node and the
-    end for each order from 0 on. `arrays` are the trie's members.
+    """Write the n-grams into the trie's nodes, and store the node of each token's unigram. For each order from 0 on, `nodes`
+    has a pair: the order's first node, and the node after its last node. `arrays` are the trie's members.
 
     Raises NGramFormatError if n-grams aren't sorted by (prefix, token), or a prefix or token doesn't exist.
     """
@@ -152,8 +152,8 @@ def _backoffs(table: NGramTable, n: int) -> Tensor:
 
 
 def _starts(blocks: list[np.ndarray], sizes: list[np.ndarray], first: int) -> list[list[int]]:
-    """Return the number of each block's first state (or arc), by order. `blocks` are ranges of contexts. `sizes` says how many
-    states (or arcs) each block has. `first` is the number of the first state (or arc) of the first block.
+    """For each order, return the index of each block's first state (or arc). `blocks` has the ranges of contexts. `sizes` has
+    the number of states (or arcs) of each block. `first` is the smallest index.
     """
     starts = []
     for of_order, own in zip(blocks, sizes):

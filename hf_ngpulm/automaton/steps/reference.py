@@ -31,7 +31,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
 
     Args:
         table: the n-grams.
-        possible: bool `[num_ids]`, tokens that may be the last token of a reachable n-gram of order 2 or higher.
+        possible: bool `[num_ids]`, whether a token may be the last token of a reachable n-gram of order 2 or higher.
         unk_tokens: int64, tokens that `<unk>` replaces. Each token gets a copy of every n-gram that ends in `<unk>`.
         unk_share: natural log, added to the weights of these copies.
         room: where the native core works and puts the tensors. This module works in memory.

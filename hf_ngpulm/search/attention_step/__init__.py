@@ -8,17 +8,17 @@ id has a role:
 - END: the token ends the transcript. Its score is log p(`</s>`).
 - UNSCORED: the LM neither scores the token nor changes its state.
 
-A token id may also have one of two marks. The transcript of a row begins after the row's last START token. From a HOLD token to
-the next START token, no LM applies to the row. If a row has no mark, its transcript is all of its tokens.
+A token id may also have one of two marks, START or HOLD. The transcript of a row begins after the row's last START token. From
+a HOLD token to the next START token, no LM applies to the row. If no token of a row has a mark, the transcript is the whole
+row.
 
-With `shared` the LM redistributes the model's probability among the N classes that the LM scores. A scored class with the logit
-x gets `x + w * log p_LM + c`. The constant c restores the sum of exp(x) over the scored classes, but is at most `|w| * log N`.
-So if the LM finds all of the model's candidates less likely than a random guess, the candidates stay expensive. If the logit of
-the best scored class has fallen, the unscored classes fall by the same amount, so that no unscored symbol wins merely because
-it has no LM cost. Otherwise unscored classes keep their logits. END counts as unscored while the transcript is empty, so that
-the LM can't end an empty transcript.
-If the model gives END more than half of the probability, the LM can't lower END. Without `shared` the scores are only added.
-Logits of -inf stay -inf.
+With `shared` the LM redistributes the model's probability among the N classes that the LM scores. With the LM's weight w, a
+scored class with the logit x gets `x + w * log p_LM + c`. The constant c restores the sum of exp(x) over the scored classes,
+but is at most `|w| * log N`. So if the LM finds all of the model's candidates less likely than a random guess, the candidates
+stay expensive. If the logit of the best scored class has fallen, the unscored classes fall by the same amount, so that no
+unscored symbol wins merely because it has no LM cost. Otherwise unscored classes keep their logits. END counts as unscored
+while the transcript is empty, so that the LM can't end an empty transcript. If the model gives END more than half of the
+probability, the LM can't lower END. Without `shared` the scores are only added. Logits of -inf stay -inf.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def fuse(
     Args:
         scores: float32 `[B, C]`, contiguous: logits or log-probabilities of the next token.
         input_ids: int64 `[B, L]`, contiguous: the tokens so far; L may be 0.
-        rows, roles: LMs and roles, on the device of `scores`. Each token of the LMs must be a class.
+        rows, roles: the LMs of the rows and the roles of the classes, on the device of `scores`. Each token id that an LM
+            scores must be a class.
         shared: whether the classes that the LM scores keep their total probability. If not, scores are only added.
         engine: "auto", "reference", "cpu" or "gpu".
         keeps_sums: whether to restore each row's sum of exp(scores), by subtracting a constant from the row.
@@ -110,7 +111,9 @@ def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: FusedRows, roles
 
 
 def read(input_ids: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto") -> Tensor:
-    """Return the LM states after `input_ids`, int32 `[B]`; -1 for rows without an LM. The arguments are as for `fuse`."""
+    """Return each row's LM state after all tokens of the row, int32 `[B]`. A row without an LM has the state -1. The arguments
+    are as for `fuse`.
+    """
     if not input_ids.shape[1]:
         return rows.starts.clone()
     text, lengths, is_held = text_of(input_ids, roles)
@@ -121,8 +124,8 @@ def read(input_ids: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto")
 
 
 def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
-    """Move each row's transcript to the front of the row. Return the tokens, int64 `[B, L]`, the number of transcript tokens,
-    int64 `[B]`, and whether a HOLD token suspends the row's LM, bool `[B]`.
+    """Move each row's transcript to the front of the row. Return three tensors: the moved tokens, int64 `[B, L]`; the number of
+    tokens in each transcript, int64 `[B]`; and whether a HOLD token suspends the row's LM, bool `[B]`.
     """
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
@@ -154,13 +157,13 @@ def fuse_less(
 ) -> None:
     """Do the same as `fuse_at`, and subtract weighted scores of other LMs from the TEXT classes.
 
-    Nothing is subtracted from END, because these LMs don't know where a transcript ends. An internal LM gets no audio, and the
-    texts of a source LM may have been cut at other places.
+    Nothing is subtracted from END, because the subtracted LMs don't know where a transcript ends. An internal LM gets no audio,
+    and the texts of a source LM may have been cut at other places.
 
-    A beam search compares hypotheses by these lower scores. So with `shared`, no constant raises the scored classes to their
-    old total probability. Instead, the unscored classes fall by f. The number f is the larger of two numbers: how far the best
-    scored class has fallen, and how far the log of the scored classes' total probability has fallen. Then all classes rise by f
-    times the probability that the model gives to unscored classes.
+    A beam search compares hypotheses by the scores after the subtraction. So with `shared`, no constant raises the scored
+    classes to their old total probability. Instead, the unscored classes fall by f. The number f is the larger of two numbers:
+    how far the best scored class has fallen, and how far the log of the scored classes' total probability has fallen. Then all
+    classes rise by f times the probability that the model gives to unscored classes.
 
     Args:
         less: float32 `[B, C]`, weighted scores of the LMs that are subtracted (internal LM or source LM).
@@ -187,8 +190,8 @@ def _restore_sums(scores: Tensor, sums: Tensor | None, rows: FusedRows) -> None:
 
 
 def follow(states: Tensor, tokens: Tensor, rows: FusedRows, roles: Roles, engine: str = "auto") -> Tensor:
-    """Return the LM states after one more token of each row. `states`: int32 `[B]`, the LM states before the token. `tokens`:
-    int64 `[B]`, the token of each row.
+    """Return each row's LM state after one more token. `states`: int32 `[B]`, the LM states before the token. `tokens`: int64
+    `[B]`, the token of each row.
     """
     return torch.ops.hf_ngpulm.follow(states, tokens, *_flat(rows, roles), engine) if len(states) else states
 

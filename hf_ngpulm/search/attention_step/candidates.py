@@ -13,14 +13,15 @@ _best_of_rows = Function("ngpulm_best_tokens")
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the best scores of each row, float32 `[R, count]`, and their tokens, int64 `[R, count]`, the best score first.
+    """Return the best scores of each row, float32 `[R, count]`, the best score first. Also return the tokens with these scores,
+    int64 `[R, count]`.
 
     The result equals the result of `torch.topk`, but the CPU engine skips NaN. If too few tokens remain in a row, the missing
     entries have the score -inf.
 
     Args:
         scores: float32 `[R, C]`.
-        count: number of scores per row.
+        count: number of tokens to return for each row.
     """
     if scores.device.type != "cpu":
         return torch.topk(scores, count) if count > 1 else torch.max(scores, 1, keepdim=True)

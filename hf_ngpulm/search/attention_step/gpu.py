@@ -6,7 +6,7 @@ longer contexts overwrite shorter ones. It also sums the scores of the tile befo
 the sums of a row's tiles and writes the row's final scores. If the caller keeps the LM states, `_read_kernel` reads no tokens,
 and `_follow_kernel` follows the tokens that the caller has chosen.
 
-Masks of blocks are computed from blocks only, since Triton's interpreter mistakes `block & scalar` for a number.
+A kernel computes the mask of a block only from blocks, because Triton's interpreter takes `block & scalar` for a number.
 """
 
 from __future__ import annotations

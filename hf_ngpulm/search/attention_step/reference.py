@@ -58,7 +58,9 @@ def _after_last(marks: Tensor) -> int:
 
 
 def lm_scores(rows: FusedRows, roles: Roles, states: Tensor) -> Tensor:
-    """Return the LM's score of each class in one state, `[C]`. Unscored classes get 0. `states`, `[1]`, contains the state."""
+    """Return the score that the LM gives each class in one state, `[C]`. Unscored classes get 0. `states`, `[1]`, contains the
+    state.
+    """
     text = torch.zeros(roles.roles.shape, device=states.device)
     text[: rows.vocab_size] = reference.scores(rows.tensors, states, rows.vocab_size)[0]
     final, _ = reference.step(rows.tensors, states, torch.full_like(states, rows.vocab_size), rows.vocab_size + 1)

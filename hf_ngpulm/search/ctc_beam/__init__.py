@@ -11,13 +11,13 @@ With p the probabilities of a frame,
     p_t(prefix + t)' = p_b(prefix) * p(t) if t is the last token, else (p_b(prefix) + p_t(prefix)) * p(t)
 
 The parent of a prefix is the prefix without its last token. The third line is the extension of a prefix by a token t. The
-second line adds the parent's extension. The score of a prefix is
+second line includes the parent's extension by the last token. The score of a prefix is
 
     log p_CTC(prefix) + sum over its tokens of (sum over automata of weight * score of the token + bonus)
 
-At every frame all extensions of all prefixes compete with their LM scores (late pruning). No token is dropped because of its
-acoustic score alone. Prefixes count as equal if they have the same length, the same last token, and the same 64-bit hash of the
-tokens before the last one.
+At every frame all extensions of all prefixes compete, and their scores include the LM scores (late pruning). No token is
+dropped because of its acoustic score alone. Prefixes count as equal if they have the same length, the same last token, and the
+same 64-bit hash of the tokens before the last one.
 
 With subword tokens one text has many prefixes, which share the text's probability and fill the beam. `text_hashes` merges these
 prefixes at the end of each frame. The best prefix of a text gets the sum of `p_b` over all prefixes of the text, because the
@@ -69,7 +69,7 @@ class BeamState(NamedTuple):
 
 
 class BeamRules(NamedTuple):
-    """Weights and pruning of a search of `B` rows with `M` automata."""
+    """Weights and pruning settings of a search of `B` rows with `M` automata."""
 
     weights: Tensor  # float32 [B, M], weights of the automata's scores
     bonuses: Tensor  # float32 [B], bonus per token
@@ -83,7 +83,8 @@ class BeamRules(NamedTuple):
 
 
 class BeamFrames(NamedTuple):
-    """Trace of the search. For each frame and place of the beam, it tells where the prefix came from and which label it got.
+    """Trace of the search. For each frame and place of the beam, the trace tells where the prefix came from and which label the
+    prefix got.
 
     From the last frame back to the first, the trace gives the likeliest alignment of every prefix.
     """

@@ -1,7 +1,7 @@
 """Run CTC prefix beam search on the CPU, with the native core (`csrc/ctc_beam.cpp`).
 
-The state of a row's search is one element of an array with the dtype `beams_of`. The core reads and writes this array. So the
-state of a whole batch is a single allocation.
+An array with the dtype from `beams_of` holds the states of all rows, one element per row. The core reads and writes this array.
+So the state of a whole batch is a single allocation.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def beams_of(num_beams: int, num_automata: int) -> np.dtype[Any]:
 
 
 def empty_beams(num_beams: int, states: Tensor) -> np.ndarray:
-    """Return beams with only the empty prefix. `states`, int32 `[N, M]`, are the automata's states."""
+    """Return `N` beams, each with only the empty prefix. `states`, int32 `[N, M]`, has the automata's states of each beam."""
     beams = np.empty(len(states), dtype=beams_of(num_beams, states.shape[1]))
     beams[...] = _empty_prefix(num_beams, states.shape[1])
     beams["lm_states"] = states.numpy()[:, None]
@@ -79,7 +79,7 @@ def search(
 
     Args:
         batch: the rows; the search updates their states.
-        shape: (N, T), where T includes padding.
+        shape: (N, T), the numbers of rows and frames. T includes padding.
         confidences: float32 `[N, T]`, confidences of the frames; None if they aren't measured.
         are_max_probs: whether the measure is "max_prob"; the search then writes `confidences`.
         tails: tails with room for the new tokens (`History.with_room`). If None, the trace is written to `happened` instead.

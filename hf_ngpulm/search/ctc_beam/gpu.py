@@ -4,9 +4,10 @@
 `_search_kernel` runs a program per utterance, which walks the frames. There are no launches per frame, and nothing waits for
 the host.
 
-The search skips blocks that can't give a new prefix. The score of an extension is at most the prefix's score, plus the block's
-highest acoustic score, plus the best LM score in the prefix's state. If this bound isn't above the worst of the best K scores
-so far, the extension can't enter the beam, so skipping it doesn't change the result. The CPU engine does the same.
+The search skips blocks of classes that can't give a new prefix. The score of an extension is at most the prefix's score, plus
+the block's highest acoustic score, plus the best LM score in the prefix's state. If this bound isn't above the worst of the
+best K scores so far, the extension can't enter the beam, so skipping it doesn't change the result. The CPU engine does the
+same.
 
 A program keeps the beam's small arrays in registers, padded to a power of two. Values that change only for new prefixes stay in
 the result's tensors. A place of the beam holds one prefix. All places are scored in parallel, in `[place, token]` tiles. A
@@ -18,7 +19,7 @@ all new prefixes at once, at the first frame that may extend them. It writes lev
 longest, so that longer contexts overwrite shorter ones.
 
 Within `if`, the result of a Triton function is assigned to a variable before use, because Triton 3.3 would otherwise take the
-function's `return` for the kernel's.
+function's `return` for a `return` of the kernel.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ def tiling(num_beams: int, classes: int) -> dict[str, int]:
 
 
 def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logsumexp of each frame's logits, `[B, T]`; each frame's highest logit without the blank, `[B, T]`; and the
-    highest logit of each block of classes, `[B, T, blocks]`.
+    """Return three tensors: the logsumexp of each frame's logits, `[B, T]`; each frame's highest logit without the blank, `[B,
+    T]`; and the highest logit of each block of classes, `[B, T, blocks]`.
     """
     batch_size, frames, classes = logits.shape
     normalisers = torch.empty((batch_size, frames), device=logits.device)
@@ -118,8 +119,8 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
 
 
 def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return empty lines for a search that begins with the states `lm_states`, `[B, K, M]`. A line holds the score and the
-    target of each of the tokens `0 .. candidates - 1` in one prefix's states.
+    """Return empty lines for a search that begins with the states `lm_states`, `[B, K, M]`. A line belongs to the states of one
+    prefix. For each token in `0 .. candidates - 1`, the line holds the score and the target state.
 
     The result has four tensors: for each line the states, an upper bound of the token scores, the tokens' scores and the
     tokens' targets. There are twice as many lines as places, so a line stays valid for some time after its prefix has left the
@@ -203,7 +204,7 @@ def _extension_index(tokens, order, PLACES: tl.constexpr):
 
 @triton.jit
 def _extension_of(keys, PLACES: tl.constexpr):
-    """Return the token of each extension, and the rank of the prefix that it extends, from the extensions' keys. This inverts
+    """Return two values for the key of each extension: the token, and the rank of the prefix that is extended. This inverts
     `_extension_index`.
     """
     code = STAYING - 1 - keys.to(tl.int32)
@@ -276,15 +277,15 @@ def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLA
 
 @triton.jit
 def _place_in_order(numbers, order, alive, places):
-    """Return the places of the prefixes with the ranks `numbers`; 0 for a rank that no prefix has. `order` has each place's
-    rank.
+    """Return the places of the prefixes that have the ranks `numbers`. For a rank that no prefix has, return 0. `order` has
+    each place's rank.
     """
     return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 
 
 @triton.jit
 def _gathered(scores, to, alive, places):
-    """Move scores to the places in `to`. Return each place's logsumexp of the scores that were moved there."""
+    """Move scores to the places in `to`. Return for each place the logsumexp of the scores that were moved to this place."""
     values = tl.where((to[None, :] == places[:, None]) & alive[None, :], scores[None, :], float("-inf"))  # [to, from]
     highest = tl.max(values, axis=1)
     shift = tl.where(highest > float("-inf"), highest, 0.0)
@@ -469,7 +470,7 @@ def _extended(
     line_scores, line_starts, weights, candidates, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """Replace the worst prefixes of the beam by better extensions. `keys` has the key of each prefix if the prefix stays.
+    """Replace the worst prefixes of the beam by better extensions. `keys` has the key that each prefix has if the prefix stays.
 
     Return four values. Three have an entry per place: the new key, the place of the prefix that stays there or is extended, and
     the new token (-1 if the prefix stays). The fourth value is the best score.
@@ -522,8 +523,8 @@ def _store_new(
     hashes, parent_hashes, sizes, lm_scores, lm_states, texts, text_hashes, line_scores, line_targets,
     weights, classes, candidates, bonus, without_lm, NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr,
 ):  # fmt: skip
-    """Store the hashes, sizes and LM states of new prefixes. Return their acoustic scores, and the LM scores and bonuses that
-    are added.
+    """Store the hashes, sizes and LM states of new prefixes. Return two values for each new prefix: the acoustic score, and the
+    sum of the LM scores and bonuses that the new token adds.
     """
     token = tl.where(is_new, tokens_added, 0)
     log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
@@ -713,7 +714,7 @@ def _search_kernel(
 
 
 def frames_signature(logit_type: str) -> dict[str, str]:
-    """Return the argument types of logits and their peaks."""
+    """Return the types of two groups of kernel arguments: the logits, and the peaks of the logits."""
     sizes = dict.fromkeys(("row_stride", "frame_stride", "class_stride", "frames", "classes", "blank"), "i32")
     peaks = dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
     return {"logits": logit_type, "lengths": "*i32"} | sizes | peaks

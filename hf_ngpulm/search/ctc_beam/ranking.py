@@ -30,7 +30,7 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
         state: state of the search.
         count: N, at most K.
         score_eos: whether LMs score `</s>`. Unfinished phrases lose their bonus in either case.
-        engine: engine of the automata.
+        engine: the engine that queries the automata.
     """
     acoustic, scores = prefix_scores(state)
     scores, of_lms, of_phrases = models.at_end(scores, state.lm_scores, state.lm_states, score_eos, engine)
@@ -53,6 +53,6 @@ def with_joined_texts(state: BeamState) -> BeamState:
 
 
 def prefix_scores(state: BeamState) -> tuple[Tensor, Tensor]:
-    """Return the prefixes' acoustic scores, and their scores including LMs and bonuses: float64 `[B, K]` each."""
+    """Return two scores of each prefix, float64 `[B, K]`: the acoustic score, and the score that includes LMs and bonuses."""
     acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
     return acoustic, acoustic + state.fused

@@ -11,7 +11,7 @@ from . import BLANK, INSIDE, BeamFrames, BeamRules, BeamState
 
 
 def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
-    """Return the hash of a prefix with one more token.
+    """Return the hash of each prefix after one more token is appended.
 
     The hash takes a step of Knuth's linear congruential generator modulo 2**64 (products wrap around). Then a shift mixes the
     high bits into the low bits. The hash depends on the order of the tokens. The search compares hashes instead of tokens.

@@ -62,7 +62,7 @@ class GraphState(NamedTuple):
 
 
 class GraphRules(NamedTuple):
-    """Weights and pruning of a search of `B` rows with `M` automata and `C` classes.
+    """Weights and pruning settings of a search of `B` rows with `M` automata and `C` classes.
 
     Args:
         weights: float32 `[B, M]`, weights of the automata's scores.
@@ -70,7 +70,8 @@ class GraphRules(NamedTuple):
             automata's states.
         blank: id of the blank class.
         vocab_size: the automata score the token ids `0 .. vocab_size - 1`, except the blank.
-        threshold: drop a hypothesis whose score is lower than the best score by more than this (natural log).
+        threshold: maximum difference between the best score and a hypothesis's score (natural log). Worse hypotheses are
+            dropped.
         skip: if the blank's probability exceeds this value, only the blank is possible at the frame.
     """
 
@@ -114,7 +115,7 @@ def in_order(state: GraphState) -> Tensor:
 
 
 def graph_engine(name: str) -> str:
-    """Return the engine for a graph search: "reference" if that is its name, otherwise "cpu".
+    """Return the engine for a graph search: "reference" if `name` is "reference", otherwise "cpu".
 
     Raises:
         ValueError: `name` is "gpu", or no engine has this name.
@@ -144,7 +145,7 @@ def graph_search(
 
     Raises:
         ValueError: there is no such engine.
-        IndexError: the state names states or tokens that don't exist.
+        IndexError: `state` contains automaton states or tokens that don't exist.
     """
     results = load_engine(__package__, graph_engine(engine), CPU, automaton).graph_search(
         AutomatonTensors(*_moved(automaton, CPU)), GraphState(*_moved(state, CPU)),

@@ -33,12 +33,12 @@ def search(
     automaton: Automaton, frames: Frames, rules: LabelRules, batch: CtcRows, states: np.ndarray, shape: tuple[int, int],
     confidences: np.ndarray | None, are_max_probs: bool, tails: Tails | None, labels: np.ndarray | None,
 ) -> np.ndarray:  # fmt: skip
-    """Label the frames of a batch of `N` rows, out of `S` rows with a state.
+    """Label the frames of a batch. The `N` rows of the batch are selected from `S` rows that have a state.
 
     Args:
         batch: the rows; the search updates their states.
         states: int32 `[S, M]`, the automata's states of all rows, for the error message.
-        shape: (N, T), where T includes padding.
+        shape: (N, T), the numbers of rows and frames. T includes padding.
         confidences, are_max_probs: as for `hf_ngpulm.search.ctc_beam.cpu.search`.
         tails: arrays for the tokens (see `History.with_room`). If None, the classes are written to `labels` instead.
         labels: int32 `[N, T]`, filled with the blank.

@@ -121,8 +121,8 @@ def _choose(
     x, class_stride, candidates, blank, before, stay_cost, lm_scores, vocab_size, weights,
     RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return the token below `candidates` with the best score at a frame, or -1 if none is possible. `before`: the previous
-    label.
+    """Return the token in `0 .. candidates - 1` that has the best score at a frame; -1 if no token is possible. `before`: the
+    previous label.
     """
     chosen = -1
     best = float("-inf")

@@ -125,8 +125,8 @@ def spotted(
 def forced(
     logits: Tensor, lengths: Tensor, blank: int, rows: Sequence[int], readings: Sequence[Sequence[int]], engine: str = "auto"
 ) -> np.ndarray:
-    """Return the log-probability of each token sequence, summed over its alignments, float64 `[N]`. A sequence that doesn't fit
-    into the frames gets -inf.
+    """For each token sequence, sum the probabilities of all alignments. Return the logs of these sums, float64 `[N]`. A
+    sequence that doesn't fit into the frames gets -inf.
 
     If the logits aren't normalised, all values of a row are shifted by the same constant. The computation runs on the CPU.
 

@@ -1,1 +1,1 @@
-"""The prediction and joint networks of transducers, and the parts that all transducer searches share."""
+"""The prediction and joint networks of transducers, and the code that all transducer searches share."""

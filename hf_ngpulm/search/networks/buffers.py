@@ -1,8 +1,8 @@
 """Transducer searches in buffers of fixed shapes, for a GPU.
 
-Within a step, the host never waits for the device, and the step also computes rows that have ended. So a block of steps can be
-a CUDA graph (see `graphs`). After each block, the host checks whether any row must continue. The trace of a block says for each
-step where each hypothesis came from and which label it got (see `TransducerSearch.steps`).
+Within a step, the host never waits for the device. A step computes all rows, even rows that have ended. So a block of steps can
+be a CUDA graph (see `graphs`). After each block, the host checks whether any row must continue. The trace of a block says for
+each step where each hypothesis came from and which label it got (see `TransducerSearch.steps`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class BufferedSearch(TransducerSearch):
     """A search in buffers. The host waits for the device once per block, and reads all results in one copy.
 
     Args:
-        longest: maximum number of frames per row. The search then copies the frames of up to `size` rows to a buffer, and
-            callers may set the attribute `size` to fewer rows. If None, the search reads the frames without a copy.
+        longest: maximum number of frames per row. With a maximum, the search copies the frames of up to `size` rows to a
+            buffer, and callers may set the attribute `size` to fewer rows. If `longest` is None, the search reads the frames
+            without a copy.
         capture: see `Repeated`.
     """
 
@@ -59,7 +60,7 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def carries(self) -> list[Tensor]:
-        """Return the tensors that a run changes in place. Callers restore their values before they repeat a run."""
+        """Return the tensors that a run changes in place. Callers restore these tensors before they repeat a run."""
 
     @abstractmethod
     def make_buffers(self, rows: int, num_automata: int) -> None:
@@ -82,7 +83,7 @@ class BufferedSearch(TransducerSearch):
         return self.told[name][: self.size] if name in self.told else super().array(name)
 
     def changed(self) -> None:
-        """Forget the host's copies of `beam`'s arrays, except the times. The host has changed `beam`, so the copies are
+        """Forget the host's copies of `beam`'s arrays, but keep the times. The host has changed `beam`, so the other copies are
         outdated.
         """
         self.told = {name: values for name, values in self.told.items() if name == "times"}
@@ -131,7 +132,9 @@ class BufferedSearch(TransducerSearch):
 
     @abstractmethod
     def limit(self, lengths: Tensor, reaches: Tensor) -> None:
-        """Set the rows' numbers of frames, and the largest numbers of frames that a step can advance; see `run_on`."""
+        """Set two values of each row: the number of frames, and the largest number of frames that a step can advance; see
+        `run_on`.
+        """
 
     def run_blocks(self, longest: int) -> None:
         """Run blocks of steps until no row must continue. `longest` is the largest number of frames of a row."""
@@ -169,5 +172,7 @@ class BufferedSearch(TransducerSearch):
 
 
 def _automata_of(models: RowModels) -> RowModels:
-    """Return models without `lease` and `lazy`, because a search may be kept after its batch and must not hold their memory."""
+    """Return models without the fields `lease` and `lazy`. A search may outlive its batch, and must not hold the memory of
+    these fields.
+    """
     return models._replace(lease=None, lazy=None)

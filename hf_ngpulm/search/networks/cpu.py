@@ -130,7 +130,7 @@ class Trace:
         return [*arrays, sums]
 
     def clear(self) -> None:
-        """Remove all steps, and keep the room."""
+        """Remove all steps, but keep the room for steps."""
         if size := self._size:
             for array, new in zip(self._arrays, self._blocks(size)):
                 array[:size] = new
@@ -173,7 +173,7 @@ class CoreSearch(TransducerSearch):
         super().use(on_the_cpu(models))
 
     def keep_start(self, slots: Tensor) -> None:
-        """Run the networks before the first token, and store the prediction and state in the slots `slots`, int64 `[N]`."""
+        """Store the prediction and the state before the first token in the slots with the indices `slots`, int64 `[N]`."""
         prediction, state = self.model.start(len(slots), self.like)
         if self.predictions is None:
             self.predictions = prediction.new_zeros((self.slots, *prediction.shape[1:]))
@@ -181,7 +181,7 @@ class CoreSearch(TransducerSearch):
         self.keep(slots, prediction, state)
 
     def keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
-        """Store new predictions and states in the slots `slots`, int64 `[N]`."""
+        """Store new predictions and states in the slots with the indices `slots`, int64 `[N]`."""
         assert self.predictions is not None
         places = slots.to(predictions.device)
         for buffer, values in zip((self.predictions, *self.state), (predictions, *state)):
@@ -192,7 +192,8 @@ class CoreSearch(TransducerSearch):
 
 
 def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:
-    """Return a model's networks. If the core can't run them on frames with the dtype, device and width of `like`, return None.
+    """Return a model's networks. If the core can't run the networks on frames with the dtype, device and width of `like`,
+    return None.
 
     If the width of `like` is 0, the width of the frames isn't known yet.
     """

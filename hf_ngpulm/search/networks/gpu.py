@@ -37,13 +37,15 @@ def measure_of(confidence: str | None) -> int:
 
 
 def entropy_bounds(classes: int) -> tuple[float, float]:
-    """Return the maximum of Shannon's and Rényi's entropy of a frame, and exp(-the maximum of Tsallis's entropy)."""
+    """Return two numbers about the entropies of a frame: the maximum of Shannon's entropy, which is also the maximum of Rényi's
+    entropy, and exp(-m), where m is the maximum of Tsallis's entropy.
+    """
     return math.log(classes), math.exp(-(classes ** (1 - ALPHA) - 1) / (1 - ALPHA))
 
 
 def gather_frames(frames: Tensor, times: Tensor, window: int) -> Tensor:
-    """Return `window` frames from each time on. `frames` is `[R, T, D]`, `times` int64 `[R, P]`, the result `[R, P, window,
-    D]`.
+    """For each time, return `window` frames, which begin at this time. `frames` is `[R, T, D]`, `times` is int64 `[R, P]`, and
+    the result is `[R, P, window, D]`.
 
     A time outside the range `0 .. T - 1` gives the nearest frame.
     """

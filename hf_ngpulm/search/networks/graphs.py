@@ -22,7 +22,9 @@ Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
-    """Return the size of a buffer for `size` elements: a power of two, at least `least`. So few sizes need a graph."""
+    """Return the size of a buffer for `size` elements: a power of two that is at least `least`. So there are few sizes that
+    need a graph.
+    """
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 
@@ -63,7 +65,8 @@ class Repeated:
 
     Args:
         work: a function without arguments or result. The shapes and addresses of its tensors must stay the same.
-        carries: function that returns the tensors that the work changes. Their values are restored after recording.
+        carries: function that returns the tensors that the work changes. The values of these tensors are restored after
+            recording.
         capture: function that turns the work into its graph (for tests).
     """
 
@@ -144,9 +147,10 @@ def overwrite(buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
 def replace_where(
     condition: Tensor, buffers: tuple[Tensor, ...], values: tuple[Tensor, ...], others: tuple[Tensor, ...] | None = None
 ) -> None:
-    """Copy values to the rows of buffers for which `condition` (bool `[R]`) holds, and `others` to the other rows.
+    """Copy `values` to the rows of `buffers` for which `condition`, bool `[R]`, is true. Copy `others` to the other rows.
 
-    `buffers`, `values`, `others`: tuples of tensors `[R, ...]` of equal shapes. If `others` is None, the other rows stay.
+    `buffers`, `values`, `others`: tuples of tensors `[R, ...]` of equal shapes. If `others` is None, the other rows stay
+    unchanged.
     """
     for buffer, value, other in zip(buffers, values, others or buffers, strict=True):
         holds = condition.view(-1, *[1] * (buffer.dim() - 1))

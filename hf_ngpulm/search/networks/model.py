@@ -1,4 +1,4 @@
-"""Define `TransducerModel`, the interface of transducers that can be decoded, and its implementation for Transformers."""
+"""Define the interface of transducers that can be decoded (`TransducerModel`), and implement it for models of Transformers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TransducerModel(ABC):
 
     @abstractmethod
     def encode(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return the frames `[B, T, D]`, projected for the joint network, and the number of frames in each row, `[B]`."""
+        """Return the frames, projected for the joint network, `[B, T, D]`. Also return each row's number of frames, `[B]`."""
 
     @abstractmethod
     def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:

@@ -173,5 +173,5 @@ def _is_readable(parameter: Tensor) -> bool:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Return whether a call of a module runs only its class's `forward`."""
+    """Return whether a call of a module runs only the `forward` of the module's class."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))

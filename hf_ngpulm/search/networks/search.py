@@ -21,9 +21,9 @@ class SearchSettings(NamedTuple):
     num_beams: int = 4  # number of hypotheses
     strategy: str = "alsd"  # "greedy", "alsd" or "aes"
     blank_aware: bool = True  # whether the blank's score depends on the LM's weight (see `hf_ngpulm.search.transducer_beam`)
-    # True (late pruning) adds LM scores before the best classes of a hypothesis are chosen. False (early pruning) adds them
-    # afterwards. In a TDT, early pruning first chooses the `num_beams` classes that are best without LM and durations. Then it
-    # chooses the `num_beams` best pairs of these classes and durations, with the LM.
+    # True (late pruning) adds LM scores before the best classes of a hypothesis are chosen. False (early pruning) adds LM
+    # scores afterwards. In a TDT, early pruning first chooses the `num_beams` classes that are best without LM and durations.
+    # Then, with the LM, early pruning chooses the `num_beams` best pairs of a duration and one of these classes.
     late: bool = True
     log_sum: bool = True  # True gives a merged hypothesis the sum of the probabilities. False gives it the highest probability.
     max_symbols: int = 10  # maximum number of tokens at one frame (greedy search and ALSD)
@@ -94,8 +94,8 @@ class TransducerSearch(ABC):
 
     @abstractmethod
     def steps(self) -> list[np.ndarray]:
-        """Return the trace of the last run: four arrays `[S, B, K]` for its S steps. They describe the hypothesis in each
-        place.
+        """Return the trace of the last run: four arrays `[S, B, K]` for the S steps of the run. The arrays describe the
+        hypothesis in each place.
 
         Three arrays are int32: the link (the place before the step), the label (`STILL` if the hypothesis doesn't move), and
         the number of frames that the hypothesis advances. The last array, float32, is the confidence of the token.
@@ -111,8 +111,8 @@ class TransducerSearch(ABC):
 
     @abstractmethod
     def widen(self, models: RowModels, shift: int) -> None:
-        """Append a column to the arrays with a column per automaton. No row has an automaton in the new column yet. Add `shift`
-        to the states in the other columns.
+        """Append a column to each array that has a column per automaton. No row has an automaton in the new column yet. Add
+        `shift` to the states in the old columns.
         """
 
     @abstractmethod
@@ -126,7 +126,8 @@ class TransducerSearch(ABC):
         """
 
     def share(self, rows: np.ndarray, shares: np.ndarray) -> None:
-        """Set extra scores ("shares"), float64 `[N, K]`, of the hypotheses of some rows, int64 `[N]`, in beam search.
+        """In beam search, set an extra score ("share") for each hypothesis of some rows. `rows` is int64 `[N]`, `shares` is
+        float64 `[N, K]`.
 
         A share counts when the best hypotheses are chosen, but isn't part of the scores. Extensions of a hypothesis inherit its
         share. If alignments are merged, the share of the best alignment stays.

@@ -56,8 +56,8 @@ class BeamArrays:
     """Hypotheses of `B` rows, with `K` places per row, as arrays that the core changes in place.
 
     `shares` are as in `TransducerSearch.share`. `slots` has the slot of each hypothesis's prediction. `lines` has the weighted
-    LM scores of all classes, by slot. `slot_hashes` and `slot_sizes` identify the tokens of a slot: their hash, and their
-    number (-1 for an unused slot). `slot_uses` has the time at which each slot was last used, by the row's clock. The last
+    LM scores of all classes, by slot. `slot_hashes` has the hash of each slot's tokens, `slot_sizes` has the number of these
+    tokens (-1 for an unused slot). `slot_uses` has the time at which each slot was last used, by the row's clock. The last
     column of `slot_uses` is the clock.
     """
 
@@ -167,14 +167,14 @@ class Search(CoreSearch):
         self.keep_start(torch.from_numpy(rows) * SLOTS * self.settings.num_beams)
 
     def _write_lines(self, rows: np.ndarray) -> None:
-        """Write the LM scores of all classes for the hypotheses of some rows, after their tokens."""
+        """For each hypothesis of some rows, write the LM scores of all classes after the hypothesis's tokens."""
         with self.models.automaton() as automaton:
             bad_row = _lines(0, len(rows), rows, automaton, *self._of_search(0))
         if bad_row >= 0:
             raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
-        """Return the core's structs (without the automata), with room for `steps` more steps of the trace."""
+        """Return the core's structs, but not the automata. The trace gets room for `steps` more steps."""
         return self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
     def _of_slots(self) -> NgpulmSlots:

@@ -50,7 +50,7 @@ MIX, ADD = tl.constexpr(6364136223846793005), tl.constexpr(1442695040888963407)
 
 
 def holds(settings: SearchSettings) -> bool:
-    """Return whether a program can hold the candidates of a row: all its hypotheses, and all their extensions."""
+    """Return whether a program can hold all candidates of a row. The candidates are the hypotheses and all their extensions."""
     return settings.num_beams * (settings.most_extensions + 1) <= MOST_CANDIDATES
 
 
@@ -178,8 +178,8 @@ def _take(values, at):
 
 @triton.jit
 def _limit_of(scores, times, length, reach):
-    """Return the frame at which ALSD stops a row's hypotheses. This is 0 (no hypothesis may move) if a step of up to `reach`
-    frames might lead past the last frame, otherwise `length`.
+    """Return the frame at which ALSD stops a row's hypotheses. If a step of up to `reach` frames might lead past the last
+    frame, no hypothesis may move, and the result is 0. Otherwise the result is `length`.
     """
     latest = tl.max(tl.where(scores > float("-inf"), times, 0), axis=0)
     return tl.where(latest + reach > length, 0, length)
@@ -235,8 +235,8 @@ def _fuse(
 def _picks(
     x, fused, normaliser, begin, end, picked, LATE: tl.constexpr, PICKS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Return the classes in `begin .. end - 1` with the highest ranks, the best one first, and their ranks. `picked`: how many
-    classes to return.
+    """Return the classes in `begin .. end - 1` that have the highest ranks, the best class first. Also return the ranks of
+    these classes. `picked`: number of classes to return.
 
     The rank of a class is its score in `fused` if LATE, otherwise its log-probability.
     """
@@ -271,7 +271,8 @@ def _picks(
 @triton.jit
 def _pairs(gains, labels, of_durations, most, DURATIONS: tl.constexpr, PICKS: tl.constexpr, EXTENSIONS: tl.constexpr):
     """Return the best pairs of class and duration as three arrays: the class's index in `labels`, the duration's index, and the
-    pair's gain. `most`: how many pairs to return. `gains` and `of_durations` are the scores that classes and durations add.
+    pair's gain. `most`: how many pairs to return. `gains` has the score that each class adds, `of_durations` has the score that
+    each duration adds.
     """
     extensions = tl.arange(0, EXTENSIONS)
     numbers = tl.arange(0, PICKS)[:, None] * DURATIONS + tl.arange(0, DURATIONS)[None, :]
@@ -400,7 +401,7 @@ def _merge_prefixes(
     links, labels, moves, found_confidences, step_stride, num_beams, places, LOG_SUM: tl.constexpr,
 ):  # fmt: skip
     """Add the probability of the parent's extension to each hypothesis whose parent is in the beam. The parent is the
-    hypothesis without its last token. Shorter hypotheses come first.
+    hypothesis without its last token. Shorter hypotheses are processed first.
 
     Return the new scores and acoustic scores. If the best alignment of a hypothesis now comes from the parent, this change is
     written as a step of the trace. If the parent's best alignment has changed, too, the parent's change is an earlier step.

@@ -27,7 +27,9 @@ class Search(PlainSearch):
 
 
 class Extension(NamedTuple):
-    """A class (and a duration) that may extend a hypothesis, with the scores that it adds and its rank (higher is better)."""
+    """An extension of a hypothesis: a class and, in a TDT, a duration. The extension has the scores that it adds, and a rank
+    (higher is better).
+    """
 
     label: int
     duration: int
@@ -141,7 +143,7 @@ class RowSearch:
         )  # fmt: skip
 
     def merged(self, ways: list[Path]) -> Path:
-        """Return one path for several alignments of the same tokens up to the same frame, with the merged scores."""
+        """Merge several alignments of the same tokens up to the same frame. Return one path, which has the merged scores."""
         best = max(ways, key=lambda way: way.score)
         if not self.settings.log_sum:
             return best
@@ -175,9 +177,9 @@ def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
     Hypotheses past the last frame don't move.
 
     Args:
-        reach: largest number of frames that one step can advance, if more frames may come; otherwise 0. The beam waits if the
-            next step of any hypothesis might lead past the last frame. This step needs frames that haven't arrived, and without
-            this step the other hypotheses can't be pruned correctly.
+        reach: if more frames may come, the largest number of frames that one step can advance; otherwise 0. The beam waits if
+            the next step of any hypothesis might lead past the last frame. This step needs frames that haven't arrived, and
+            without this step the other hypotheses can't be pruned correctly.
     """
     end = len(search.frames)
     while going := [path for path in beam if path.time < end]:
@@ -199,7 +201,8 @@ def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
     """Search by adaptive expansion search (Kim et al., IEEE SPL 2020) and return the new beam.
 
     At each frame, a hypothesis takes up to `aes_steps` tokens and then a blank. The expansion is adaptive: a class extends the
-    hypothesis if its score is at most `aes_gamma` below the best class's score. If the model is certain, few classes do so.
+    hypothesis if its score is at most `aes_gamma` below the best class's score. If the model is certain, few classes extend a
+    hypothesis.
     """
     settings, blank = search.settings, search.model.blank_id
     while beam and beam[0].time < len(search.frames):

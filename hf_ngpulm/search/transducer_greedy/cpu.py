@@ -21,7 +21,7 @@ LINES = 4  # minimum number of frames of all rows in a product of matrices
 
 
 class GreedyRules(Struct):
-    """Settings of all rows."""
+    """Settings that all rows share, for the native core."""
 
 
 class GreedyRows(Struct):
@@ -96,7 +96,7 @@ class Search(CoreSearch):
 
     def _run_by_turns(self, automaton: Automaton, frames: Tensor, room: int) -> None:
         """Repeat until no row goes on: run the networks in PyTorch on the rows that go on, then take a step in the core. `room`
-        is the number of steps for which the trace gets room at first.
+        is the number of steps that fit into the trace at the beginning.
         """
         window, places, device = self.window, np.arange(self.window), frames.device
         steps = self.trace.native(room)

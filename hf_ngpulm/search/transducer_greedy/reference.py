@@ -30,7 +30,7 @@ class Search(PlainSearch):
 
 
 def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings, path: Path) -> Path:
-    """Search the frames `[T, D]` to their end. Continue `path`, and return it. Raises BrokenFrame if logits contain NaN or
+    """Search all frames `[T, D]`. Continue `path`, and return the continued path. Raises BrokenFrame if logits contain NaN or
     infinity.
     """
     listens = bool((row.weights != 0).any())
