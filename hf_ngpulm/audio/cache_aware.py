@@ -27,7 +27,7 @@ class CacheAwareEncoder(StreamEncoder):
     Args:
         model: a `NemotronAsrStreamingForRNNT`, or `Nemotron3_5AsrForRNNT`.
         extractor: the model's feature extractor.
-        max_streams: the number of streams to allocate caches for.
+        max_streams: the number of streams for which caches are allocated.
         num_lookahead_tokens: number of later frames that the first frame of a chunk depends on. The latency is one frame
             longer.
         prompt_id: the number of the language, for models that take a language (`Nemotron3_5Asr`).
@@ -171,7 +171,7 @@ class _Caches:
         kept: the caches of all streams, by the layer's name; the first batch allocates these caches.
         max_streams: the number of streams for which caches are allocated.
         slots: the row of each stream of the batch in the caches, int64 `[N]`.
-        places: for each level of the subsampling, the frames inside the recordings; see `CacheAwareEncoder._features`.
+        places: the frames inside the recordings, for each level of the subsampling; see `CacheAwareEncoder._features`.
         memory: the number of frames whose keys and values are kept.
     """
 

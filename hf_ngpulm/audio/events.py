@@ -29,7 +29,7 @@ def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -
 def final_event(
     hypotheses: Sequence[Hypothesis | Understanding], begin: float, has_words: bool = True
 ) -> dict[str, Any] | None:
-    """Return the event of a finished utterance; None if its transcript is empty.
+    """Return the event of a finished utterance. If the transcript is empty, return None.
 
     For a stream with a grammar, the event has the entries of `Understanding.as_dict`. For a stream with a second look, the
     event has reports on `phrases`.

@@ -227,8 +227,8 @@ class StreamingRecognizer:
             samples: floating point `[N]`, in the range -1 to 1, at `sampling_rate`; N may be 0.
 
         Raises:
-            StreamError: the stream isn't open, has ended or can only be closed; the audio holds NaN or infinity, or has a
-                wrong shape or dtype; or more than `max_waiting_seconds` of audio would wait. The stream is unchanged.
+            StreamError: the stream isn't open, has ended or can only be closed. Or the audio has NaN, infinity, a wrong shape
+                or a wrong dtype. Or more than `max_waiting_seconds` of audio would wait. The stream is unchanged.
         """
         self._check_open(sid)
         audio = self.encoder.audio[sid]
@@ -282,14 +282,14 @@ class StreamingRecognizer:
         Args:
             most: maximum number of streams in the batch. The batch has the stream that has waited longest, and the streams with
                 the most similar amount of audio.
-            seconds: maximum audio in the batch, in seconds; each stream counts as much as the longest stream.
+            seconds: maximum audio in the batch, in seconds. Each stream counts as much as the stream with the most audio.
 
         Returns:
             The transcript so far of each decoded stream, by stream number; empty if no stream has a chunk.
 
         Raises:
-            StreamError: the model's outputs for some streams contain NaN; these streams can only be closed. The other streams
-                are decoded; their transcripts are in the error's `partials`.
+            StreamError: the model's outputs for some streams contain NaN. These streams can only be closed. The other streams
+                are decoded, and the error has the other streams' transcripts in `partials`.
         """
         sids = self.ready()
         if most is not None or seconds is not None:
@@ -339,7 +339,8 @@ class StreamingRecognizer:
         The stream keeps its audio and the encoder's context.
 
         Returns:
-            Hypotheses of the ended utterance, the best one first. For a stream with a grammar, its `Understanding`.
+            Hypotheses of the ended utterance, the best hypothesis first. For a stream with a grammar, the `Understanding` of
+            the utterance.
         """
         self._check_open(sid)
         hypotheses = self.decoder.reset(sid)
@@ -347,15 +348,15 @@ class StreamingRecognizer:
         return hypotheses
 
     def close(self, sid: int) -> list[Any]:
-        """Decode the rest of a stream, and close the stream.
+        """Decode the remaining audio of a stream, and close the stream.
 
         Returns:
-            Hypotheses of the last utterance, the best one first. If the model's outputs contained NaN, the hypotheses end
-            before those outputs.
+            Hypotheses of the last utterance, the best hypothesis first. If the model's outputs contained NaN, the hypotheses
+            end before these outputs.
 
         Raises:
-            StreamError: the stream isn't open, or the model's outputs for the rest contain NaN. In the second case the stream
-                is closed, too.
+            StreamError: the stream isn't open, or the model's outputs for the remaining audio contain NaN. In the second case
+                the stream is closed, too.
         """
         self.end(sid)
         try:
@@ -367,7 +368,7 @@ class StreamingRecognizer:
 
     @torch.inference_mode()
     def discard(self, sid: int) -> list[Any]:
-        """Close a stream without decoding the rest. Return the hypotheses of the last utterance, the best one first."""
+        """Close a stream without decoding the remaining audio. Return the last utterance's hypotheses, the best first."""
         self._check_open(sid)
         self.encoder.close(sid)
         del self._begins[sid], self._frames[sid]

@@ -1,4 +1,4 @@
-"""Cut transcripts into segments by the times of their words, and write subtitles."""
+"""Cut transcripts into segments by the words' times, and write subtitles."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def evaluate(
 
 
 def end_if_unreadable(unreadable: int, recordings: int) -> None:
-    """If some recordings could not be read, print their number and exit with status 3."""
+    """If some recordings could not be read, print the number of these recordings, and exit with status 3."""
     if unreadable:
         tell(f"{unreadable} of {recordings} recordings could not be read")
         raise typer.Exit(UNREADABLE)

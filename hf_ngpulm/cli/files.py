@@ -53,7 +53,7 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
         audio: result of `audio_of`.
 
     Raises:
-        ValueError: the ending is unknown, `output` is one file although there are several recordings, or two recordings would
+        ValueError: the ending is unknown. Or there are several recordings, but `output` is one file. Or two recordings would
             have the same file.
     """
     ending = Path(output).suffix[1:].lower()

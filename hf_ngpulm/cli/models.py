@@ -17,7 +17,7 @@ LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # usual endings o
 
 
 def load_tokenizer(name: str | None) -> Any:
-    """Load the tokenizer of a folder or Hub repo; return None if `name` is None."""
+    """Load the tokenizer of a folder or Hub repo. If `name` is None, return None."""
     if name is None:
         return None
     check_folder(name)

@@ -1,4 +1,4 @@
-"""Define options that several commands share. They are type aliases, or dataclasses with one field per option."""
+"""Define options that several commands share. Options are type aliases, or dataclasses with a field for each option."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ NormaliseOption = Annotated[
 
 @dataclass(frozen=True)
 class WordOptions:
-    """Options for a word-level model. Its words are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
+    """Options for a word-level model. The model's words are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
 
     lexicon: str | None = option("For word-level LMs: a file whose lines have a word, a tab and the pieces of its spelling.")
     case: str | None = option("For word-level LMs: spell words in lower or upper case; keep leaves them unchanged.")
@@ -181,7 +181,7 @@ def of_log() -> Any:
 
 @dataclass(frozen=True)
 class Boosting:
-    """Options for phrases: the phrases to boost, their weight, a second look at phrases, and corrections."""
+    """Options for phrases: the phrases to boost, the phrases' weight, a second look at phrases, and corrections."""
 
     phrases: PhrasesOption = None
     phrase_weight: float | None = of_decoders("phrase_weight")

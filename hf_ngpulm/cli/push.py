@@ -85,7 +85,7 @@ def _refuse(told: dict[str, Any], card: str) -> None:
 
 
 def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
-    """Return the model card of a repo; None if the repo has no card."""
+    """Return the model card of a repo. If the repo has no card, return None."""
     try:
         path = api.hf_hub_download(repo_id, library.CARD_FILE, revision=branch)
     except LocalEntryNotFoundError:  # the Hub can't be reached

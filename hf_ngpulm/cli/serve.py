@@ -291,5 +291,5 @@ def _named(option: str, text: str) -> tuple[str, str]:
 
 
 def _name_of(model: str) -> str:
-    """Return a model's name for clients: the model's id, or the last part of its path."""
+    """Return a model's name for clients. The name is the model's id, or the last part of the model's path."""
     return Path(model).resolve().name if os.path.exists(model) else model

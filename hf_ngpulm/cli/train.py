@@ -53,7 +53,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class Estimation:
-    """Options for the n-grams and for the estimation of their probabilities."""
+    """Options for the n-grams and for the estimation of probabilities."""
 
     order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n")
     unit: str = option("Unit of the n-grams: token or word.", default="token")

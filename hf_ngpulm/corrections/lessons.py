@@ -115,11 +115,11 @@ def mined_aliases(
         phrases: texts or `Phrase` objects, whose own aliases are kept.
         texts: the transcript of each recording. The recordings may be synthesised.
         n_best: for each recording, the recogniser's hypotheses. A hypothesis is a text, or an object with a `text`.
-        most: maximum number of new aliases of a phrase; the most frequent aliases are taken.
+        most: maximum number of new aliases of a phrase. The most frequent aliases are taken.
         times: minimum number of hypotheses in which an alias occurs.
 
     Raises:
-        ValueError: there aren't as many lists of hypotheses as texts.
+        ValueError: the number of lists of hypotheses differs from the number of texts.
     """
     most, times = check("most", most, whole()), check("times", times, whole())
     if len(texts) != len(n_best):
@@ -155,8 +155,8 @@ def _heard_instead(heard: str, words: Sequence[str], first: int, last: int) -> W
 
 
 def _may_be_alias(heard: Words, meant: Container[Words]) -> bool:
-    """Return whether recognised words may become an alias. Such words have enough letters, and aren't in `meant`. They are
-    neither a single common word nor a single word of the CMU dictionary.
+    """Return whether recognised words may become an alias. Such words have enough letters, aren't in `meant`, and are neither a
+    single common word nor a single word of the CMU dictionary.
     """
     is_word = len(heard) == 1 and (heard[0] in _COMMON or heard[0] in cmu_dictionary())
     return not is_word and heard not in meant and _letters(heard) >= _SHORTEST

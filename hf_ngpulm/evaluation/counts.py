@@ -64,7 +64,7 @@ class ErrorCounts(Summed):
 
 
 def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
-    """Return the word errors. Their `rate` is the word error rate (WER).
+    """Return the word errors. The result's `rate` is the word error rate (WER).
 
     The alignment has the fewest edits from the reference to the hypothesis (Levenshtein 1966). If several alignments have
     equally few edits, jiwer chooses an alignment. This choice decides which edits are substitutions, deletions and insertions.
@@ -84,7 +84,7 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
 
 
 def character_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
-    """Return the character errors. Their `rate` is the character error rate (CER).
+    """Return the character errors. The result's `rate` is the character error rate (CER).
 
     Characters are Unicode code points. Each run of spaces between words counts as one character. See `word_errors`.
     """

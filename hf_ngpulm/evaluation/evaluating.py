@@ -142,7 +142,7 @@ def _of_all(
         parts: files for the results. The files may have earlier results. If None, no files are written.
 
     Returns:
-        A pair. The first item has the records of all processes; in processes other than the first process, it is None. The
+        A pair. The first item has the records of all processes. It is None in all processes except the first process. The
         second item says whether some records are from an earlier run.
     """
     rank, size = processes.rank, processes.size
@@ -316,7 +316,7 @@ class _Worker:
 
     def __call__(self, numbers: list[int] | None) -> Any:
         """Return the records of a batch. `numbers`: the numbers of the batch's recordings. If `numbers` is None, return the
-        settings instead. They include this machine's device and dtype.
+        settings instead, including this machine's device and dtype.
 
         Raises:
             ValueError: the settings differ from the settings of the first worker.
@@ -390,7 +390,7 @@ def _saved(parts: Parts) -> Records:
     """Return the records of a finished run. Records don't depend on transcripts and normalisation, so both may have changed.
 
     Raises:
-        ValueError: the output isn't the result of an evaluation with the same settings and recordings.
+        ValueError: the output has results with other settings or recordings, or isn't the result of an evaluation.
     """
     path = summary_path(parts.output)
     if not path.exists():
@@ -408,7 +408,7 @@ def _saved(parts: Parts) -> Records:
 
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
-    """Return a recording's result: the values in `record`, and the current transcript and entities in `recording`."""
+    """Return a recording's result. It has the values in `record`, and the current transcript and entities in `recording`."""
     names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "error", "cut", "confidences")
     values = {"hypothesis": None} | {name: record[name] for name in names if record.get(name) is not None}
     return Utterance(recording.id, recording.text, entities=recording.entities, **values)

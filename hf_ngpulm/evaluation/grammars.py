@@ -185,7 +185,7 @@ def _width(middle: float, other: Sequence[float], commands: Sequence[float]) -> 
     """Return the width of the confidence curve that makes the commands and the other speech most likely.
 
     Args:
-        middle: the evidence with a confidence of 0.5.
+        middle: the evidence that gives a confidence of 0.5.
         other, commands: evidence of each recording.
     """
     heard, meant = (np.array([each for each in of if each > -math.inf]) for of in (other, commands))

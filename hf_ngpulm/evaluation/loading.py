@@ -57,7 +57,7 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
     The batches and thus the model's outputs don't depend on the number of processes.
 
     Args:
-        recordings: the recordings. Their headers are read to find the lengths.
+        recordings: the recordings. The files' headers are read to find the recordings' lengths.
         batch_size: number of recordings in a batch.
         longest: length in seconds above which a recording gets its own batch.
     """
@@ -76,7 +76,7 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 def steps(
     recordings: Sequence[Recording], chosen: Iterable[list[int]], recogniser: Recogniser, batch_size: int
 ) -> Iterator[RecognitionStep | None]:
-    """Load batches of recordings, and make the features. Yield the steps of each batch, and None after each batch.
+    """Load batches of recordings, and make the features. Yield the steps of a batch, then None, then the next batch.
 
     Args:
         chosen: the batches, as lists of recordings' numbers.

@@ -77,7 +77,8 @@ class EntityWER(evaluate.Metric):
             entities: a list of phrases for each utterance, or one list for all utterances.
 
         Raises:
-            ValueError: predictions, references or entities are missing, or their numbers differ.
+            ValueError: predictions, references or entities are missing, or the numbers of predictions, references and entities
+                differ.
         """
         if predictions is None or references is None or entities is None:
             raise ValueError("predictions, references and entities belong together: give all to compute, or all to add_batch")

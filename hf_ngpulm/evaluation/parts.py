@@ -1,6 +1,6 @@
 """Store the results of an unfinished evaluation in files, so that a killed run can resume.
 
-Each process has a file in the folder `results.jsonl.parts/`. The first line of a file has the settings; each further line has
+Each process has a file in the folder `results.jsonl.parts/`. The first line of a file has the settings. Each further line has
 the result of a recording. A process appends all lines of a batch in one write. Together, the files of all processes show which
 recordings are done. So a resumed run may have another number of processes. The incomplete last line of a killed process is
 dropped.

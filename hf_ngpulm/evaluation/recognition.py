@@ -76,9 +76,9 @@ class Recogniser:
     Args:
         pipeline: a pipeline of a class of `hf_ngpulm.pipelines`.
         settings: `lm`, `lm_weight`, `num_beams` ... These settings replace the pipeline's own settings.
-        entities: a list of phrases for each recording. They are boosted in addition to the phrases for all recordings. None
-            adds no phrases.
-        chunk_seconds: length of chunks, in seconds; longer recordings are cut.
+        entities: a list of phrases for each recording. These phrases are boosted in addition to the phrases for all recordings.
+            None adds no phrases.
+        chunk_seconds: length of chunks, in seconds. Longer recordings are cut.
 
     Raises:
         ValueError: the pipeline has another class, or a setting has a separate value for each recording.

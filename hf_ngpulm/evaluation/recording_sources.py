@@ -74,7 +74,7 @@ def read_recordings(
 
     Raises:
         FileNotFoundError: there is no such file, and `source` can't be the id of a dataset.
-        ValueError: the source has no recordings, or a field is missing or invalid; the message names the place.
+        ValueError: the source has no recordings, or a field is missing or invalid. The message names the place.
     """
     if limit is not None:
         check("limit", limit, whole())

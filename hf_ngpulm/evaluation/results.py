@@ -39,7 +39,7 @@ class Utterance:
         entities: important phrases in the transcript.
         error: reason why the audio couldn't be read, or why the recogniser refused the audio.
         cut: whether the hypothesis was cut at the limit of tokens.
-        confidences: the hypothesis's words with their confidences; empty if confidences weren't requested.
+        confidences: pairs of a word of the hypothesis and the word's confidence; empty if confidences weren't requested.
     """
 
     id: str
@@ -199,7 +199,7 @@ class Evaluation:
 
     @property
     def without_audio(self) -> int:
-        """Return the number of utterances with a length of 0 s. Their hypotheses are empty."""
+        """Return the number of utterances with a length of 0 s. Such utterances have empty hypotheses."""
         return sum(utterance.error is None and utterance.audio_seconds == 0 for utterance in self.utterances)
 
     @property
@@ -341,7 +341,7 @@ def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) 
     """Read an evaluation that `Evaluation.save` wrote.
 
     Raises:
-        ValueError: a line of the file isn't a result of an evaluation; the message names the line.
+        ValueError: a line of the file isn't a result of an evaluation. The message names the line.
     """
     utterances, about, summary = [], {}, summary_path(path)
     if summary.exists():

@@ -1,7 +1,7 @@
 """Compute bootstrap confidence intervals of an error rate, and of the difference between two error rates.
 
 Each draw selects N of the N utterances, with replacement (Bisani and Ney, "Bootstrap estimates for confidence intervals in ASR
-performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other; errors of different utterances are
+performance evaluation", ICASSP 2004). Errors within an utterance may depend on each other. Errors of different utterances are
 assumed to be independent. If a draw has no reference word (for the entity WER: no word of an entity), it has no rate, and is
 left out.
 """
@@ -40,7 +40,7 @@ class Comparison:
     """Compare recognisers A and B on the same utterances.
 
     Args:
-        difference: A's rate minus B's rate; negative if A has fewer errors.
+        difference: A's rate minus B's rate. The difference is negative if A has fewer errors.
         low, high, level: bounds and level of the difference's confidence interval.
         p_value: a one-sided p-value. A low p-value means that A is better. The p-value equals (1 + draws in which A has at
             least as many errors as B) / (1 + draws). 1 minus the p-value is Bisani and Ney's probability of improvement.
@@ -61,7 +61,7 @@ def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000,
             `entity_errors`.
         level: confidence level, between 0 and 1.
         resamples: number of draws.
-        seed: seed of the random numbers; the same seed gives the same interval.
+        seed: seed of the random numbers. The same seed gives the same interval.
 
     Raises:
         ValueError: `counts` has no utterances or no words, or `level` or `resamples` is out of range.
@@ -80,7 +80,7 @@ def paired_significance(
         a, b: counts of two recognisers on the same utterances in the same order. For all arguments see `bootstrap`.
 
     Raises:
-        ValueError: see `bootstrap`; or the utterances of `a` and `b` differ in number or length.
+        ValueError: as for `bootstrap`. Or the utterances of `a` and `b` differ in number or length.
     """
     table, other = _table("a", a), _table("b", b)
     if len(table) != len(other):
@@ -99,7 +99,7 @@ def paired_significance(
 
 
 def _table(name: str, counts: ErrorCounts) -> np.ndarray:
-    """Return the errors and the length of each utterance, int64 `[utterances, 2]`. `name`: the argument, for messages."""
+    """Return the errors and the length of each utterance, int64 `[utterances, 2]`. `name`: argument's name, for messages."""
     if not counts.utterances:
         raise ValueError(f"{name} should be counts of several utterances, got {counts!r} of a single one")
     table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)

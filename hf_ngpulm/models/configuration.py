@@ -19,7 +19,7 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
         hidden_act: activation of the joint network.
         max_symbols_per_step: maximum number of tokens per frame.
         pad_token_id: token id that pads labels.
-        encoder_config: configuration of the encoder, or its dict; default: the configuration of a `ParakeetEncoder`. The
+        encoder_config: configuration of the encoder, or a dict of the configuration; by default for a `ParakeetEncoder`. The
             encoder must return `last_hidden_state` and `attention_mask`.
     """
 

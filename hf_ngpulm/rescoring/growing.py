@@ -115,7 +115,7 @@ class GrowingTree:
 
 
 class GrowingTexts:
-    """Score the texts of several utterances while they grow (see `Rescorer.growing`).
+    """Score the texts of several utterances while the texts grow (see `Rescorer.growing`).
 
     Args:
         rescorer: a `Rescorer`. If its model doesn't read trees, the model reads each new text as a whole.

@@ -24,7 +24,7 @@ def load_rescorer(source: Any, device: torch.device | str | None = None, dtype: 
         settings: arguments of `Rescorer`.
 
     Raises:
-        ValueError: the model isn't a causal language model, or doesn't fit into memory; or `settings` are given with a
+        ValueError: the model isn't a causal language model, or doesn't fit into memory. Or `settings` are given with a
             `Rescorer`.
         OSError: there is no such model.
     """

@@ -29,8 +29,8 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
     The score of a text is the log-probability (natural log) of the text's tokens and of `end`. The context is the model's first
     token (`bos`, or else `eos`), followed by the history. Each text is tokenised alone. The model reads the texts of a list as
     a tree, in which each shared prefix occurs once. Several trees form a batch. Models without four-dimensional attention masks
-    can't read trees, so they read each text separately; see `shares_prefixes`. Up to rounding (about 1e-4 in float32), a text
-    gets the same score in a tree as alone. The latest 65,536 scores are cached.
+    can't read trees. Such models read each text separately; see `shares_prefixes`. Up to rounding (about 1e-4 in float32), a
+    text gets the same score in a tree as alone. The latest 65,536 scores are cached.
 
     Args:
         model: a causal language model of Transformers.
@@ -46,7 +46,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
 
     Attributes:
         shares_prefixes: whether the model reads trees.
-        reads_on: whether the model continues a growing tree from its key-value cache; None before the first search.
+        reads_on: whether the model continues a growing tree from the key-value cache; None before the first search.
         read_tokens: number of tokens that the model has read so far, without padding.
 
     Raises:
@@ -166,7 +166,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         return ids
 
     def _context(self, history: Sequence[str]) -> tuple[int, ...]:
-        """Return the tokens before a text: the model's first token, then as many of the latest transcripts as fit."""
+        """Return the tokens before a text. These are the model's first token, and as many of the latest transcripts as fit."""
         if isinstance(history, str):
             raise ValueError(f"history should list the transcripts before each list of texts, got the text {history[:80]!r}")
         ids: list[int] = []

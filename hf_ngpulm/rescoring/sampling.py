@@ -23,7 +23,7 @@ def sampled_sentences(
     For each sample the model reads a few random prompts, one per line, and writes the next line.
 
     Args:
-        lm: the model; its `end` separates sentences.
+        lm: the model. The model's `end` separates sentences.
         prompts: sentences of the domain.
         count: number of sentences.
         shots: number of prompts before each sample.

@@ -30,7 +30,7 @@ class Access:
         proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. For requests of a proxy, `Limits.clients_per_address`
             uses the address in the header `X-Forwarded-For`. Proxies on this machine needn't be listed. If a request from such
             a proxy lacks this header, the request doesn't count. All clients of any other unlisted proxy count as one address.
-        keys: accepted keys. Requests for pages, `/health` and `/ready` need no key; every other request needs a key. If the
+        keys: accepted keys. Requests for pages, `/health` and `/ready` need no key. Every other request needs a key. If the
             list is empty, no request needs a key.
 
     Raises:
@@ -160,7 +160,8 @@ def local_hosts(host: str, origins: Collection[str] = ()) -> set[str] | None:
 
     Args:
         host: the address that the server listens on.
-        origins: origins whose pages may connect. The result has their host names, because a reverse proxy may send such a name.
+        origins: origins whose pages may connect. The result has these origins' host names, because a reverse proxy may send
+            such a name.
     """
     try:
         is_local = ipaddress.ip_address(host).is_loopback
@@ -187,7 +188,7 @@ def _host(request: web.Request) -> str:
 
 
 def _name(host: str) -> str:
-    """Return a host without its port; an empty string if the host can't be parsed."""
+    """Return a host without the port. If the host can't be parsed, return an empty string."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -97,7 +97,7 @@ def make_app(
         limits: see `Limits`.
         access: rules that define who may use the server; by default everybody except pages of other origins. See `Access`.
         voices: the model's names, and the language models that clients may choose. By default clients may choose any LM of the
-            recogniser; the names of the LMs are numbers from 1.
+            recogniser. In this case the names of the LMs are numbers from 1.
         tick: seconds that a chunk waits for chunks of other clients, so that these chunks share a batch.
         wyoming: address (`tcp://HOST:PORT`) for the Wyoming protocol. This protocol has no keys.
         reuse_port: whether other processes listen at the Wyoming address, too.
@@ -105,8 +105,8 @@ def make_app(
             corrections.
 
     Raises:
-        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams; `wyoming` has another
-            form than `tcp://HOST:PORT`; or `corrections` is given, but `access` has no keys.
+        ValueError: `recognizer` has room for fewer streams than `limits.clients`, or has open streams. Or `wyoming` has another
+            form than `tcp://HOST:PORT`. Or `corrections` is given, but `access` has no keys.
     """
     server = Server(recognizer, limits or Limits(), access or Access(), voices, tick, corrections)
     if wyoming is not None:

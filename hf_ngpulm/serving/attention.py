@@ -86,7 +86,7 @@ class AttentionRecognizer:
 
     Args:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
-        lms: language models for recordings; the first is the default.
+        lms: language models for recordings. The first language model is the default.
         settings: `lm_weight`, `num_beams`, `rescorer` and other settings of the pipeline. The defaults are the settings that
             the first LM remembers. Recordings with a grammar or a second look at phrases aren't rescored.
 
@@ -344,7 +344,7 @@ def _together(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _quietest(samples: np.ndarray, width: int) -> int:
-    """Return the place of a cut: the middle of the quietest `width` samples in the last third of the samples."""
+    """Return the place of a cut. It is the middle of the quietest `width` samples in the last third of the samples."""
     begin = round(len(samples) * (1 - SEARCHED))
     energy = np.cumsum(np.square(samples[begin:], dtype=np.float64))
     return begin + int(np.argmin(energy[width:] - energy[:-width])) + width // 2 if len(energy) > width else len(samples)

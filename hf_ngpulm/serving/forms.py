@@ -1,4 +1,4 @@
-"""Receive forms with text fields and a recording. Recordings are stored in temporary files, and their total size is limited."""
+"""Receive forms with text fields and a recording. Recordings are stored in temporary files of limited total size."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Limits:
     """Hold the limits of a server and of each client.
 
     Args:
-        clients: number of clients with live audio at the same time; further clients must try again later (close code 1013).
+        clients: number of clients with live audio at the same time. Further clients must try again later (close code 1013).
         clients_per_address: number of clients from one IPv4 address or one IPv6 /64 network. Clients on the server's own
             machine have no such limit. For clients of a reverse proxy see `Access`.
         message_bytes: size of a message.
@@ -112,7 +112,7 @@ class PhraseBudget:
     `Limits.phrase_seconds`.
 
     Args:
-        contexts: the number of full contexts in the bucket; more than one for a budget that several clients share.
+        contexts: the number of full contexts in the bucket. A budget that several clients share has more than one full context.
         within: another budget. Each cost is taken from this budget, too.
     """
 

@@ -80,8 +80,8 @@ class Voices:
     """Hold the models and language models that clients may request.
 
     Args:
-        models: names of the model; the first is the primary name.
-        lms: language models by name; the first is the default.
+        models: names of the model. The first name is the primary name.
+        lms: language models by name. The first language model is the default.
         languages: the model's languages, for Wyoming clients.
         aliases: further names of the model. `/v1/models` doesn't list these names. The default is the names of OpenAI's models,
             for programs that were written for OpenAI.
@@ -113,7 +113,7 @@ class Voices:
         """Return arguments of `StreamingRecognizer.open`. The phrases aren't compiled yet.
 
         Args:
-            given: fields by name; only the fields of `OF_SEARCH` are used.
+            given: fields by name. Only the fields of `OF_SEARCH` are used.
             recognizer: the recogniser. An LM may remember a tuned weight for its model.
             learned: phrases from corrections. The limits restrict the number of added phrases.
 

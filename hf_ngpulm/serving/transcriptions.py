@@ -60,7 +60,7 @@ class Transcriptions:
         self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
-        """Refuse new recordings. Wait up to `seconds` for current recordings. Cancel the rest, and inform their clients."""
+        """Refuse new recordings. Wait up to `seconds` for current recordings. Cancel all others, and inform the clients."""
         self.closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
@@ -150,8 +150,8 @@ class Transcriptions:
     async def _streamed(
         self, request: web.Request, events: Any, warned: dict[str, Any], has_grammar: bool
     ) -> web.StreamResponse:
-        """Send words as soon as they are final, as server-sent events. `events`: the result of `Take.events`. `warned`: the
-        result of `warnings`.
+        """As soon as words are final, send these words as server-sent events. `events`: the result of `Take.events`. `warned`:
+        the result of `warnings`.
         """
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 

@@ -145,8 +145,8 @@ class _Client:
                 await self._send(await self._recognized(event.data))
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
-        """Read audio until it ends. Return the transcript as an event. `asked`: the data of the client's `transcribe` event;
-        empty without such an event. `event`: the first event of the audio.
+        """Read audio until it ends. Return the transcript as an event. `asked`: the data of the client's `transcribe` event. It
+        is empty without such an event. `event`: the first event of the audio.
         """
         voices, recordings = self.server.voices, self.server.recordings
         voices.check_model(asked.get("name"))

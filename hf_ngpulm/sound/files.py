@@ -80,7 +80,8 @@ def decode_audio(
         source: a path, or an open binary file, in a format that `read_audio` reads.
         sampling_rate: rate of the result, in hertz.
         name: the source's name in error messages; by default its path.
-        offset, duration: start and length of the part to read, in seconds; without a duration, all audio after `offset`.
+        offset, duration: start and length of the audio to read, in seconds. Without a duration, all audio after `offset` is
+            read.
 
     Returns:
         Samples, float32 `[N]`; empty if the file has no samples.
@@ -189,7 +190,7 @@ def file_pieces(
 
 
 def _mixed(samples: np.ndarray) -> np.ndarray:
-    """Return the mean of the channels; `[N, C]` becomes `[N]`."""
+    """Return the mean of the channels, `[N, C]` -> `[N]`."""
     return samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Sweep the settings of attention decoders. The decoder generates again for each setting; the encoder runs only once."""
+"""Sweep the settings of attention decoders. For each setting, the decoder generates again, but the encoder runs only once."""
 
 from __future__ import annotations
 

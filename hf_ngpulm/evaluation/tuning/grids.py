@@ -101,7 +101,7 @@ class GridSearch:
     """Searches for the setting with the fewest errors. A setting is a tuple with the value of each weight.
 
     Args:
-        grids: the coarse grid of each weight; a single value stays fixed.
+        grids: the coarse grid of each weight. A single value stays fixed.
         start: the decoder's own weights. If weights are swept one after another, each weight starts at the closest grid value.
         refine: number of refinements. Each refinement halves the distance between the values around the best value.
         extend: whether to search beyond the edge of a grid if the best value is at this edge.

@@ -209,7 +209,7 @@ def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list
     """Return the values of the weight `second` that get a line in the plot, in ascending order. There are at most as many
     values as styles of lines.
 
-    The best value has a line. Other lines are for the values with the most points; in a tie, values closer to the best value
+    The best value has a line. Other lines are for the values with the most points. In a tie, values closer to the best value
     are preferred.
     """
     best = result.best.setting[second]

@@ -59,7 +59,7 @@ def tune_weights(
     has a row for each pair of an utterance and a setting. (Attention decoders generate again for each setting; only the
     encoder's outputs are stored.) Separate runs with each setting would give the same results.
 
-    The search has three stages. First it tries a coarse grid. One or two weights are tried in all combinations; more weights
+    The search has three stages. First it tries a coarse grid. One or two weights are tried in all combinations. More weights
     are swept one after another, twice. (If an internal LM is tuned by default, weights are always swept one after another.)
     Then, while the best value is at the edge of the grid, the search tries values beyond this edge. Last it tries values
     between the best value and its neighbours, `refine` times. The result is the setting with the fewest errors. If several
@@ -96,8 +96,8 @@ def tune_weights(
             stay unchanged.
 
     Raises:
-        ValueError: the dataset has no utterances, no transcripts, no readable audio, or an invalid row; a grid is invalid; or a
-            weight has no effect (a bonus in greedy search, an internal LM in a CTC model).
+        ValueError: the dataset has no utterances, no transcripts, no readable audio, or an invalid row. Or a grid is invalid.
+            Or a weight has no effect (a bonus in greedy search, an internal LM in a CTC model).
         TypeError: a grid has an unknown name.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
