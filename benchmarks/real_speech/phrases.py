@@ -30,8 +30,7 @@ from hf_ngpulm.decoding.thresholds import THRESHOLDS, Thresholds
 from hf_ngpulm.evaluation import word_errors
 
 WEIGHTS, LOOK_WEIGHT, RATES = (0.5, 1.0, 1.5, 2.0), 3.0, (1.0, 10.0, 30.0, 100.0)
-MOST_TOKENS = 64  # of a Whisper, whose runaways would take most of the time
-EVERY = Thresholds(-float("inf"), 0.0, 0.0, 0.0)
+EVERY, MOST_TOKENS = Thresholds(-float("inf"), 0.0, 0.0, 0.0), 64  # of a Whisper: runaways would take most of the time
 
 
 class Pipelined:
@@ -90,9 +89,8 @@ def figures(corpus: Corpus, found: list[Any], phrases: set[str], seconds: float)
 
 def alone(reports: list[Any]) -> Iterator[Any]:
     """Yield the reports of weighed phrases alone in their region, which has one ratio. Runaways repeat phrases in a region."""
-    weighed = [report for report in reports if report.ratio is not None and report.ratio < float("inf")]
-    times = Counter(report.ratio for report in weighed)
-    return (report for report in weighed if times[report.ratio] == 1)
+    times = Counter(each.ratio for each in reports)
+    return (each for each in reports if each.ratio is not None and each.ratio < float("inf") and times[each.ratio] == 1)
 
 
 def rows_of(corpus: Corpus, heard: Heard, others: list[str], args: Any) -> Iterator[Row]:
@@ -111,12 +109,8 @@ def rows_of(corpus: Corpus, heard: Heard, others: list[str], args: Any) -> Itera
     fits, parts = [], [heard.of(half) for half in corpus.halves]
     for half in corpus.halves:
         hours = len(sizes) * sum(corpus.clips[n].seconds for n in half) / 3600
-        alarms = [
-            (report.ratio, size, len(tokenizer(report.text, add_special_tokens=False)["input_ids"]))
-            for size in sizes
-            for n in half
-            for report in alone(every[size][n].phrases)
-        ]
+        each = ((size, report) for size in sizes for n in half for report in alone(every[size][n].phrases))
+        alarms = [(one.ratio, size, len(tokenizer(one.text, add_special_tokens=False)["input_ids"])) for size, one in each]
         fits.append(THRESHOLDS[family].fitted(alarms, hours))
         yield {**model, "way": "fitted", "false alarms": len(alarms), "hours": hours, **fits[-1]._asdict()}
     for size, own in [(0, True), *((size, own) for size in sizes for own in (True, False))]:
