@@ -4,8 +4,8 @@
 
 Phrases are the words of the test clips that no training text has, in one list with so many words of books that no clip has; and
 those other words alone, which are then all false alarms. Thresholds are fitted on one half of the speakers, by the false alarms
-of the other words alone, and measured on the other half, in turn. Whispers are heard through their pipeline with 5 beams and
-write at most 64 tokens; texts are compared after normalisation (`families.plain`).
+of the other words alone, and measured on the other half, in turn; those of Whispers are the defaults. Whispers are heard
+through their pipeline, with 5 beams and at most 64 tokens; texts are compared after normalisation (`families.plain`).
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def rows_of(corpus: Corpus, heard: Heard, others: list[str], args: Any) -> Itera
         base = heard.recogniser.decoder(num_beams=4 if family == "ctc" else 3)
     rare, model = sorted({word for words in corpus.rare for word in words}), {"model": heard.recogniser.name}
     without, before = decoded(heard, base)
-    look = partial(looking, base)
-    every = {size: decoded(heard, look(others[:size], false_alarms_per_hour=1.0, thresholds=EVERY))[0] for size in sizes}
-    fits, parts = [], [heard.of(half) for half in corpus.halves]
-    for half in corpus.halves:
+    look, parts = partial(looking, base), [heard.of(half) for half in corpus.halves]
+    fits, to_fit = ([None] * 2, ()) if family == "attention" else ([], sizes)
+    every = {size: decoded(heard, look(others[:size], false_alarms_per_hour=1.0, thresholds=EVERY))[0] for size in to_fit}
+    for half in corpus.halves if to_fit else ():
         hours = len(sizes) * sum(corpus.clips[n].seconds for n in half) / 3600
         each = ((size, report) for size in sizes for n in half for report in alone(every[size][n].phrases))
         alarms = [(one.ratio, size, len(tokenizer(one.text, add_special_tokens=False)["input_ids"])) for size, one in each]
