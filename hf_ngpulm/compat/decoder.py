@@ -31,9 +31,9 @@ class BeamSearchDecoderCTC:
     Args:
         alphabet: labels of the outputs.
         language_model: a word-level language model, several such models, or None.
-        tokenizer: the recogniser's tokenizer. It spells the words; without a tokenizer, words are spelled in labels. If the
-            labels are pieces (`▁`), each word gets the spellings with the fewest pieces, at most 16, because an uncertain
-            recogniser mixes spellings.
+        tokenizer: the recogniser's tokenizer. It spells the words. Without a tokenizer, words are spelled in labels. If these
+            labels are pieces (`▁`), each word gets up to 16 spellings, namely those with the fewest pieces, because an
+            uncertain recogniser mixes spellings.
         case: "lower" or "upper" changes the words of the language model before they are spelled, see
             `hf_ngpulm.lexicon.compose`.
 

@@ -374,8 +374,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def parts(self, recordings: list[int] | int, classes: int, device: torch.device) -> list[Part]:
         """Return the parts to add to the scores, language models first, then phrases.
 
-        `recordings` lists the recording of each row. If it is a number, this is the number of rows, and all recordings have
-        equally many rows.
+        `recordings`: a list with the recording of each row, or the total number of rows. If only the number is given, each
+        recording has the same number of rows.
         """
         key = (recordings, classes, device)
         cached = self._parts  # read once, because another thread may replace it

@@ -161,8 +161,8 @@ class Network:
         return len(self.arcs) - 1
 
     def _state(self, arcs: list[Arc], value: Value = None) -> int:
-        """Return the state of the present intent that has these arcs. If there is no such state, add it. `value`: the value of
-        the arcs' action, in which 1 and True count as different.
+        """Return the current intent's state that has these arcs. If there is no such state, add it. `value`: the value of the
+        action in `arcs`; None if there is none. The values 1 and True count as different, although they are equal in Python.
         """
         key = (*arcs, repr(value))  # 1 and True are equal, and have different representations
         if key not in self._states:

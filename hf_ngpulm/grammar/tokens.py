@@ -239,8 +239,8 @@ class _Compiler(Spelled):
             self.arcs_of_sets.append((number, self.vocab_size, weight, OUTSIDE))
 
     def _add_arcs(self, number: int, places: Places, tokens: Iterable[int]) -> None:
-        """Add arcs for some tokens to state `number`, a set of places. A token after which no place is possible leads outside
-        the grammar.
+        """Add an arc for each of the `tokens` to the state with the number `number`. This state stands for the set `places`. If
+        no place is possible after a token, the token's arc leads outside the grammar.
         """
         for token in tokens:
             after = self.after(places, token)

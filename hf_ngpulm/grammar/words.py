@@ -215,7 +215,8 @@ def _merged_states(
         read: for each network state, its arcs that read a symbol.
         start: the network state to start from.
 
-    States with the same continuations are merged. Templates often repeat endings, so merging keeps the number of subsets low.
+    States with the same continuations are merged. Templates often repeat endings, so that without merging the subset
+    construction (`_subsets`) would make many more subsets of states.
     """
     merged_ids: dict[Any, int] = {}
     merged: list[_State] = []

@@ -244,7 +244,7 @@ class InPool:
 
     @property
     def place(self) -> Place:
-        """The place of the copy's first part, with the `root` and `start` of the model."""
+        """The place of the copy's first part. Its `root` and `start` are the model's root and start, as numbers in the pool."""
         start = int(self.in_pool(np.array([self.states.begin]))[0])
         return self.places[0]._replace(root=int(self.firsts[0]), start=start)
 

@@ -28,8 +28,9 @@ class Access:
         hosts: the host names that a request may use; None allows any name. This check refuses requests from a foreign page
             whose host name resolves to this machine (DNS rebinding). `local_hosts` returns the names of this machine.
         proxies: addresses or networks (`10.0.0.0/8`) of reverse proxies. For requests of a proxy, `Limits.clients_per_address`
-            uses the address in the header `X-Forwarded-For`. Proxies on this machine needn't be listed. If a request from such
-            a proxy lacks this header, the request doesn't count. All clients of any other unlisted proxy count as one address.
+            uses the address in the header `X-Forwarded-For`. Proxies on this machine needn't be listed. If a request from this
+            machine lacks this header, `Limits.clients_per_address` doesn't count its client. All clients of any other unlisted
+            proxy count as one address.
         keys: accepted keys. Requests for pages, `/health` and `/ready` need no key. Every other request needs a key. If the
             list is empty, no request needs a key.
 

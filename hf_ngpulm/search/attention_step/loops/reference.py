@@ -26,7 +26,9 @@ def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, en
 
 
 def _transcript(tokens: list[int], roles: Tensor) -> list[int]:
-    """Return the tokens after the last START token, or after the last id that isn't a class, in reverse order."""
+    """Return the transcript's tokens in reverse order. The transcript begins after the last START token, or after the last id
+    that isn't a class, whichever comes later.
+    """
     said: list[int] = []
     for token in reversed(tokens):
         if not 0 <= token < roles.numel() or int(roles[token]) & START:
