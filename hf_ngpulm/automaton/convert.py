@@ -176,7 +176,7 @@ def _count_last(table: NGramTable, token_id: int, room: Room) -> int:
 
 
 def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
-    """Return the log-probabilities of the unigrams `<s>`, `</s>` and `<unk>`. A missing unigram has None."""
+    """Return the log-probabilities of the unigrams `<s>`, `</s>` and `<unk>`. The value of a missing unigram is None."""
     rows = {name: table.row_of_unigram(getattr(table, name)) for name in ("bos", "eos", "unk")}
     return {name: None if row is None else float(table.orders[0].log_probs[row]) for name, row in rows.items()}
 

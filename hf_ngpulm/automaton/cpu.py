@@ -37,7 +37,7 @@ class Automaton(Struct):
 
     @classmethod
     def lent(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
-        """Return the same struct as `of`, but cached. Pass it only to a call that follows immediately; see `Struct.kept`."""
+        """Return the same as `of`, but cached. Pass the struct only to a call that follows immediately; see `Struct.kept`."""
         key = (vocab_size, tensors.arc_offsets.shape[0], deferred(tensors) is None, *[tensor.data_ptr() for tensor in tensors])
         return cls.kept(tensors.arc_weights, key, lambda: cls.of(tensors, vocab_size))
 

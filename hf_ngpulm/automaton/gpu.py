@@ -133,7 +133,7 @@ def processors(device: torch.device) -> int:
 
 @triton.jit
 def context(arc_offsets, backoff_states, backoff_weights, states, mask):
-    """Return four values per state in a block: its first arc, the end of its arcs, its backoff state and its backoff weight."""
+    """Return four values for each state of a block: the first arc, the end of the arcs, the backoff state and weight."""
     low = tl.load(arc_offsets + states, mask=mask, other=0)
     end = tl.load(arc_offsets + states + 1, mask=mask, other=0)
     backoff = tl.load(backoff_states + states, mask=mask, other=0)
@@ -143,7 +143,7 @@ def context(arc_offsets, backoff_states, backoff_weights, states, mask):
 
 @triton.jit
 def chain_of(arc_offsets, backoff_states, backoff_weights, state):
-    """Walk from a state to its root along the backoff arcs, a chain of contexts.
+    """Walk from a state along the backoff arcs to the root. The states on the way are a chain of contexts.
 
     Returns:
         Nine values. The first value is the number of contexts before the root. Three values have an entry for each context

@@ -52,5 +52,5 @@ class AutomatonTensors(NamedTuple):
 
 
 def token_dtype(vocab_size: int) -> torch.dtype:
-    """Return the dtype of `arc_tokens` for a vocabulary, in which `</s>` must fit too."""
+    """Return the dtype of `arc_tokens` for a vocabulary. The id of `</s>` must also fit into this dtype."""
     return torch.int16 if vocab_size < 2**15 else torch.int32

@@ -234,7 +234,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             lm_weight: the model's weight.
 
         Raises:
-            ValueError: the model isn't one of this `Fusion`, or the weight isn't a finite number.
+            ValueError: this `Fusion` doesn't have the model, or the weight isn't a finite number.
         """
         rows = [self.of_all] if self.per_row is None else self.per_row
         listed = {id(other): other for other in rows if other is not None}.values()
@@ -338,7 +338,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             self.phrases = self.contexts.booster(phrases)
 
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
-        """Return the pool of a device, after adding all language models and the boosters to it.
+        """Add all language models and the boosters to the pool of a device. Return the pool.
 
         The caller must hold the lock, and must have added leases of the boosters to `_leases`.
         """

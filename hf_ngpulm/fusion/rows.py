@@ -24,7 +24,7 @@ class Lease:
 
 
 class RowModels(NamedTuple):
-    """The models and weights of the rows of a batch. A row has a column for each automaton that any row follows."""
+    """The models and weights of a batch's rows. Tensors `[B, M]` have a column for each automaton that any row follows."""
 
     tensors: AutomatonTensors  # tensors of one automaton, or of a pool of automata
     vocab_size: int  # number of token ids that the automata score

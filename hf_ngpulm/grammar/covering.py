@@ -29,8 +29,8 @@ class Covering:
 
     Args:
         words: an automaton without weights.
-        free_of: int64 `[S]`, for each state the state after any number of free words; -1 if there is no such state, or several.
-            A state with -1 covers no state, and no state covers it.
+        free_of: int64 `[S]`, for each state the state after any number of free words; -1 if no state or several states are
+            possible. A state with -1 covers no state, and no state covers a state with -1.
         is_free: function that returns whether all spellings of a symbol can be read as free words.
     """
 
@@ -59,8 +59,8 @@ class Covering:
         return self.known[state, other]
 
     def _decide(self, asked: Pair) -> None:
-        """Decide whether the pair `asked` stays. If it leads to a pair that can't stay, also by several steps, it is dropped.
-        Otherwise it stays, and all undecided pairs that were seen stay, too.
+        """Decide whether the pair `asked` stays. If the pair leads, in one or several steps, to a pair that can't stay, the
+        pair `asked` is dropped. Otherwise the pair `asked` stays, and all undecided pairs that were seen stay, too.
         """
         before: dict[Pair, list[Pair]] = {asked: []}  # the pairs that need a pair
         waiting = [asked]
@@ -89,7 +89,7 @@ class Covering:
             self.known.setdefault(pair, True)
 
     def _after(self, state: int, other: int) -> set[Pair] | None:
-        """Return the pairs that must all stay if the pair (`state`, `other`) is to stay; None if the pair can't stay."""
+        """Return the pairs that must all stay so that the pair (`state`, `other`) can stay; None if the pair can't stay."""
         free, other_free = self.free_of[state], self.free_of[other]
         if free < 0 or other_free < 0 or (self.ends[other] and not self.ends[state]):
             return None

@@ -60,7 +60,7 @@ Part: TypeAlias = "str | Fill | Run | AnyOf | AnyOrder"
 
 @dataclass
 class Gluer:
-    """Turn parts into expressions. Results are cached by part and by the unfinished word before it."""
+    """Turn parts into expressions. Results are cached by part and by the unfinished word before the part."""
 
     known: dict[tuple[Part, Open], Ways] = field(default_factory=dict)
     orders: dict[tuple[Part, ...], Part] = field(default_factory=dict)

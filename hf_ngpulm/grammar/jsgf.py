@@ -58,7 +58,7 @@ def read_jsgf(source: str | Path, imports: str | Path | None = None) -> Rules:
     Args:
         source: a path, or the grammar's text, which begins with "#JSGF".
         imports: the folder with imported grammars; None refuses imports. `import <com.shop.names.*>` reads "names.jsgf",
-            "com.shop.names.jsgf" or "com/shop/names.jsgf", or a file with such a name and another suffix of `SUFFIXES`.
+            "com.shop.names.jsgf" or "com/shop/names.jsgf", or one of these files with another suffix from `SUFFIXES`.
 
     Raises:
         GrammarError: the grammar is invalid, or recursive; the message names the file, line and column.
@@ -76,7 +76,7 @@ def read_jsgf(source: str | Path, imports: str | Path | None = None) -> Rules:
 
 @dataclass
 class _Grammar:
-    """A grammar file. Each rule is parsed when it is first referred to."""
+    """A grammar file. A rule is parsed when the first reference to the rule is resolved."""
 
     text: str
     where: str
@@ -210,7 +210,7 @@ class _Parser:
         return self.tokens[self.at] if self.at < len(self.tokens) else self.end
 
     def _mark(self, *texts: str) -> str | None:
-        """Consume and return the next token if it is one of these marks; otherwise return None."""
+        """If the next token is a mark in `texts`, consume the token and return the mark. Otherwise return None."""
         token = self._next
         if token.kind != "mark" or token.text not in texts:
             return None

@@ -28,7 +28,7 @@ class Keys:
     word's group.
 
     Args:
-        start: number of the copy of the start state. It follows the number of the automaton's last state.
+        start: number of the copy of the start state. The copy comes directly after the automaton's last state.
         free_of: int64 `[start + 1]`, for each state the state after any number of free words, or -1.
 
     Attributes:
@@ -124,8 +124,8 @@ class _Table:
 
     Attributes:
         firsts: int64 `[bundles]`, the first token of each bundle.
-        families: int64 `[bundles]`, the family of each bundle. Long lists that begin with the same tokens, such as ranges of
-            numbers, are a family; family 0 has all bundles with few spellings.
+        families: int64 `[bundles]`, the family of each bundle. Long lists whose entries begin with mostly the same tokens, such
+            as ranges of numbers, form a family. Family 0 has all bundles with few spellings.
     """
 
     def __init__(self, known: dict[Any, Sequences]) -> None:

@@ -35,7 +35,7 @@ Entries = list[tuple[str, Value]]
 
 
 class Action(NamedTuple):
-    """An action between words: set the "intent", "open" or "close" a slot, or set the slot's "value" to an entry's value."""
+    """Action between words: set the intent ("intent"), begin ("open") or end ("close") a slot, or set its value ("value")."""
 
     kind: str
     name: str | None
@@ -43,7 +43,7 @@ class Action(NamedTuple):
 
 
 class Arc(NamedTuple):
-    """An arc to the state `target`. It reads `symbol`. If `symbol` is None, it reads nothing."""
+    """An arc to the state `target`. The arc reads `symbol`. If `symbol` is None, the arc reads nothing."""
 
     target: int
     symbol: Symbol | None = None
@@ -52,8 +52,8 @@ class Arc(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """A slot of a reading. Its words are the units `first .. last - 1` of the transcript. If `value` is None, these words are
-    the slot's value.
+    """A slot of a reading. The slot's words are the units `first .. last - 1` of the transcript. If `value` is None, these
+    words are the slot's value.
     """
 
     name: str
@@ -76,8 +76,8 @@ class Symbols:
     Args:
         spellings: for each symbol except `FREE`, a dictionary from the symbol's spellings to the values of the entries with
             these spellings.
-        free_end: function from a place to the end of the free word that begins there. Without a free word, it returns the
-            place.
+        free_end: function from a place to the end of the free word that begins there. If no free word begins there, the
+            function returns the place.
         skipped: function from a place between words to the place of the next unit that isn't skipped.
         initial: more spellings of each symbol, which are valid only at the beginning of a transcript.
         separators: units that separate words; None if words need no separator.
@@ -97,7 +97,7 @@ class Symbols:
         self._initial_lengths = {symbol: sorted({len(each) for each in values}) for symbol, values in self.initial.items()}
 
     def matches(self, symbol: Any, units: list[int], place: int) -> Iterator[tuple[int, Value]]:
-        """For each spelling of a symbol that begins at `units[place]`, yield the index after the spelling, and its value.
+        """For each of a symbol's spellings that begins at `units[place]`, yield the index after the spelling, and its value.
 
         `units`: the units of the transcript.
         """

@@ -46,7 +46,7 @@ class Spelled:
         self._measure()
 
     def _find_free(self) -> None:
-        """Find the state after any number of free words (`free_of`), and which states cover others (`covering`)."""
+        """Find the state after any number of free words (`free_of`), and set `covering`, a `Covering` or None."""
         words = self.words
         weights = [weight for of_state in words.arcs for weight, _ in of_state.values()]
         is_weighted = any(weights) or any(words.finals) or any(each and each[0] for each in self.defaults)
@@ -60,8 +60,8 @@ class Spelled:
             self.covering = Covering(words, self.free_of[:-1], self._is_free) if lasting else None
 
     def _find_spellings(self) -> None:
-        """For each state, find the trie's arcs for the tokens that begin its spellings. For each node, find the spelling that
-        ends there.
+        """For each state, find the trie's arcs for the first tokens of the state's spellings. For each node, find the spelling
+        that ends there.
         """
         trie, keys = self.trie, self.keys
         first, last = trie.child_offsets[0], trie.child_offsets[1]
@@ -189,7 +189,7 @@ class Spelled:
         return self.child_tokens[self.child_bounds[node] : self.child_bounds[node + 1]]
 
     def tokens_after(self, state: int) -> list[int]:
-        """Return the first tokens of the spellings after a state, ascending; they may repeat."""
+        """Return the first tokens of the spellings after a state, in ascending order. Tokens may repeat."""
         return self.first_tokens[self.first_bounds[state] : self.first_bounds[state + 1]]
 
     def openings_of(self, states: Iterable[int]) -> set[int]:
@@ -236,7 +236,7 @@ class Spelled:
         return places
 
     def after(self, places: Places, token: int) -> list[Place]:
-        """Return the places after a token; none if the set of places doesn't accept the token."""
+        """Return the places after a token. If the set `places` doesn't accept the token, return no places."""
         is_delimiter = token == self.delimiter
         # With a delimiter, any other token may begin a free word. Without one, only tokens that begin words may.
         begins = not is_delimiter if self.delimiter is not None else bool(self.begins[token])

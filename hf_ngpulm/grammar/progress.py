@@ -32,7 +32,7 @@ class Beginnings:
         self._sorted: dict[Any, list[list[tuple[int, ...]]]] = {}
 
     def progress(self, units: list[int]) -> Progress | None:
-        """Return the progress of a transcript whose last word may be unfinished; None if no sentence begins like this."""
+        """Return the progress of a transcript whose last word may be unfinished; None if no sentence begins with it."""
         reached, before = self.network.reached(units, self.symbols)
         at_end = [state for place, state in reached if place == len(units)]
         within = [here for here in reached if here[0] < len(units) and self._is_within(*here, units)]
@@ -51,8 +51,8 @@ class Beginnings:
         return Progress(reading.intent, reading.slots, 1 in at_end, may_go_on)
 
     def _intent(self, here: tuple[int, int], before: Mapping[Any, Any]) -> int:
-        """Return the number of the intent on the best path to `here`, a place and a state; -1 at the start, before any intent.
-        `before`: the last steps of best paths, from `Network.reached`.
+        """Return the number of the intent on the best path to `here`; -1 at the start, before any intent. `here` is a pair of a
+        place and a state. `before` has the last steps of best paths, from `Network.reached`.
         """
         while here[1] == 1 and here in before:  # all intents share the end
             here = before[here][0]

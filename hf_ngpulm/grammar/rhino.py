@@ -99,7 +99,7 @@ class _Reader:
             at = match.end()
 
     def _sequence(self, text: str, tokens: list[tuple[str, str, int]], at: int, depth: int) -> tuple[Expression, int]:
-        """Parse a sequence of parts from the token `at` on. Return the sequence, and the index of the token after it."""
+        """Parse the sequence of parts that begins at the token `at`. Return the sequence, and the index after the sequence."""
         parts: list[Expression] = []
         while at < len(tokens):
             kind, content, start = tokens[at]

@@ -19,7 +19,7 @@ Entry: TypeAlias = tuple[str | Expression, Value]
 
 
 class Evidence(NamedTuple):
-    """The curve from evidence to confidence: the evidence at confidence 0.5, and the curve's width, both in nats per token."""
+    """A curve from evidence to confidence. `middle` is the evidence at confidence 0.5. Both numbers are in nats per token."""
 
     middle: float
     width: float
@@ -141,7 +141,7 @@ class _Size(NamedTuple):
 
 
 def place(where: str, line: int | None = None, column: int | None = None) -> str:
-    """Return a place in a file in the form of error messages."""
+    """Return a text for error messages that names a place in a file."""
     return ":".join([where, *(str(number) for number in (line, column) if number is not None)])
 
 

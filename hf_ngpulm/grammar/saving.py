@@ -85,7 +85,7 @@ def save(rules: Rules, folder: str | os.PathLike[str]) -> Path:
 
 
 def load(path: Path) -> Rules:
-    """Read a grammar's file. Raises GrammarError if it is damaged, too large, of another format, or can't be compiled."""
+    """Read a grammar file. Raises GrammarError if the file is damaged, too large, of another format, or can't be compiled."""
     where = str(path)
     if path.stat().st_size > MOST_BYTES:
         raise GrammarError(f"{where} has more than {MOST_BYTES >> 20} MiB, which no grammar needs")

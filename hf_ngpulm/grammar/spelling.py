@@ -143,8 +143,8 @@ def _disjoint(
 ) -> tuple[dict[Any, tuple], dict[Any, tuple[Sequences, Sequences]]]:
     """Divide the spellings of all symbols into classes, so that equal spellings lead to one state.
 
-    Spellings that belong to the same set of names form a class. For example, if a word and an entry share a spelling, it is in
-    another class than the word's other spellings.
+    Spellings that belong to the same set of names form a class. For example, if a word and an entry share a spelling, this
+    spelling is in another class than the word's other spellings.
 
     Args:
         names: the name of each symbol. Symbols with the same name have the same spellings.
@@ -178,8 +178,9 @@ def _disjoint(
 
 
 def _token_sequences(texts: Iterable[str], speller: Speller) -> tuple[_Sequences, _Sequences, dict[str, str]]:
-    """Return three mappings from texts. The values are token sequences anywhere in a transcript; further token sequences at the
-    beginning of a transcript; and, for texts that can't be written, the unknown characters.
+    """Return three mappings from texts. The first has each text's token sequences anywhere in a transcript. The second has
+    further token sequences for the beginning of a transcript. The third has the unknown characters of texts that can't be
+    written.
     """
     inside: _Sequences = {}  # tuples, which the garbage collector stops tracking, unlike lists
     beginning: _Sequences = {}

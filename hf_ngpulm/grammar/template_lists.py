@@ -121,7 +121,7 @@ class ListReader:
             yield from ((each, out) for each in texts if each)
 
     def _numbers(self, name: str, written: Any) -> list[Entry]:
-        """Return the entries of a range: each number in digits, and in all spellings of hassil."""
+        """Return the entries of a range: each number in digits, and in all spellings in words that hassil has."""
         from hassil.intents import RangeFractionType, RangeSlotList
 
         try:
@@ -183,7 +183,7 @@ def _fill(reader: ListReader, content: str | Wildcard | None, slot: str | None) 
 
 
 def glued(new: Mapping[str, list[Entry]], known: Iterable[str]) -> dict[str, list[Entry]]:
-    """Return new entries, by name, for the derived lists of some lists. A derived list adds letters to each entry of a list.
+    """Return the entries of derived lists, by name. A derived list adds letters to each entry of a list in `new`.
 
     `new`: the new entries of lists, by name. `known`: the names of all lists, including derived lists.
     """

@@ -34,7 +34,7 @@ def read_templates(
             value, or exclude this value, are ignored. By default all sentences are read.
 
     Raises:
-        GrammarError: the templates are invalid. The message names the file, line and column if there is one.
+        GrammarError: the templates are invalid. The message names the file, line and column if they are known.
         ImportError: hassil is missing.
     """
     if isinstance(source, Mapping):
@@ -135,7 +135,7 @@ class _Reader:
             yield Sequence(before, Choice(*options), after, *filled)
 
     def _sentence(self, template: Any, scope: _Scope) -> tuple[tuple[bool, bool], Expression]:
-        """Return two values for a sentence: whether it begins and whether it ends with a wildcard, and its expression."""
+        """Return ((first, last), expression). `first` and `last`: whether the sentence begins and ends with a wildcard."""
         at = place_of(template, self.where)
         try:
             parsed = self._parsed(template, at)

@@ -213,8 +213,8 @@ class _Compiler(Spelled):
             self._add_arcs(number, places, set(range(self.vocab_size)))
 
     def _within(self, inside: list[Place], weight: float, root: int) -> int:
-        """Return the number of a state in a free word. Tokens that continue the word lead to the places `inside`; all others
-        back off to the state `root`, with the backoff weight `weight`.
+        """Return the number of a state in a free word. Tokens that continue the word lead to the places `inside`. All other
+        tokens back off to the state `root`, with the backoff weight `weight`.
         """
         key = tuple(inside), weight, root
         if key not in self.sets:
@@ -226,8 +226,8 @@ class _Compiler(Spelled):
         return self.sets[key]
 
     def _add_final(self, number: int, places: Places, otherwise: float | None = None) -> None:
-        """Add an arc for the end of the sentence to state `number`, with the largest weight that the end has in `places`. If no
-        sentence may end there, use the weight `otherwise`; None adds no arc.
+        """Give the state `number` an arc for the end of the sentence, with the largest weight that the end has in `places`. If
+        no sentence may end in `places`, the arc has the weight `otherwise`; None adds no arc.
         """
         ends = [
             weight + final
@@ -239,8 +239,8 @@ class _Compiler(Spelled):
             self.arcs_of_sets.append((number, self.vocab_size, weight, OUTSIDE))
 
     def _add_arcs(self, number: int, places: Places, tokens: Iterable[int]) -> None:
-        """Add an arc for each of the `tokens` to the state with the number `number`. This state stands for the set `places`. If
-        no place is possible after a token, the token's arc leads outside the grammar.
+        """Give the state `number`, which belongs to the set `places`, an arc for each token in `tokens`. If no place is
+        possible after a token, the token's arc leads outside the grammar.
         """
         for token in tokens:
             after = self.after(places, token)
@@ -296,7 +296,7 @@ class _Compiler(Spelled):
 
 
 def _reached(start: int, backoffs: np.ndarray, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return a bool mask of the states that can be reached from the start; it includes OUTSIDE."""
+    """Return a bool mask of the states that can be reached from the start; the mask includes OUTSIDE."""
     reached = np.zeros(len(backoffs), dtype=bool)
     reached[[OUTSIDE, start]] = True
     while True:

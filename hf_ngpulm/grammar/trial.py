@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
 
 class Trial:
-    """Compile grammars on trial for one tokenizer. The first call starts the process, which takes some seconds.
+    """Compile grammars on trial for one tokenizer. The first call starts the trial process, which takes some seconds.
 
     Args:
         tokenizer: the recogniser's tokenizer.
@@ -47,7 +47,7 @@ class Trial:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, text: str) -> Cost:
-        """Return the cost of a grammar; `text` is as for `Grammar.from_text`. Only one thread at a time may call this.
+        """Return the cost of a grammar; `text` is as for `Grammar.from_text`. Only one thread at a time may call this method.
 
         Raises:
             GrammarError: the grammar is invalid, too large, takes too long to compile, or has words that the recogniser can't

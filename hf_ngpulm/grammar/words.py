@@ -58,7 +58,7 @@ def determinised(network: Network, classes: Mapping[Any, Iterable[Any]]) -> Word
 
 
 def _subsets(states: list[_State], start: int) -> WordAutomaton:
-    """Return the deterministic automaton of states by subset construction. Raises GrammarError as `determinised` does."""
+    """Make states deterministic by subset construction. Return the automaton. Raises GrammarError as `determinised` does."""
     is_weighted = any(state.final or any(weight for *_, weight in state.arcs) for state in states)
     frees: list[_Free] = []
     numbers_of_frees: dict[Any, int] = {}
@@ -87,8 +87,8 @@ def _subsets(states: list[_State], start: int) -> WordAutomaton:
 
         Args:
             own: the weights (natural log) of the network states that are possible without free words.
-            free, weight: the possible states after free words: the set's index in `frees` and its weight; -1 and -1e300 if
-                there are none.
+            free, weight: the index in `frees` of the set of possible states after free words, and the set's weight; -1 and
+                -1e300 if there is no such set.
 
         Returns:
             The largest weight, which the caller adds to its arc, and the state's number.
@@ -150,7 +150,7 @@ def _subsets(states: list[_State], start: int) -> WordAutomaton:
 
 
 class _Free(NamedTuple):
-    """A set of states after free words. Many subsets share such a set, so its continuations are computed once."""
+    """A set of states after free words. Many subsets share a set, so the set's continuations are computed once."""
 
     weights: dict[int, float]
     reached: dict[Any, dict[int, float]]
@@ -181,7 +181,7 @@ class _State(NamedTuple):
 
 
 def _joined(automata: list[WordAutomaton]) -> tuple[list[_State], int]:
-    """Return the states of several deterministic automata, and the number of a new start state with the arcs of all starts.
+    """Join deterministic automata. Return all states, and the number of a new start state with the arcs of all old starts.
 
     Equivalent states of different automata are merged.
     """
@@ -262,8 +262,8 @@ def _merged_states(
 
 
 def _reached(network: Network, state: int) -> dict[int, float]:
-    """Return the states that arcs without a symbol reach from a state, and the state itself, with the largest weights. Raises
-    GrammarError if a cycle of such arcs has a weight above 0.
+    """Return a state and all states that can be reached from this state by arcs without a symbol, each with the largest weight.
+    Raises GrammarError if a cycle of such arcs has a weight above 0.
     """
     weights, waiting, steps = {state: 0.0}, [state], 0
     while waiting:

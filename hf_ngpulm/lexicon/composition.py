@@ -89,8 +89,8 @@ class NgpulmBoundaries(Struct):
 
 
 class NgpulmPlaces(Struct):
-    """Prefix states: states (h, x) with a prefix x that isn't empty. Their numbers follow the numbers of the LM's own states.
-    Prefix states have no arcs yet.
+    """Prefix states. A prefix state (h, x) combines a state h of the LM with a prefix x that isn't empty. Prefix states are
+    numbered after the LM's own states. Prefix states have no arcs yet.
 
     Members:
         first_place: `[S + 1]`, the first prefix state under each state h of the LM, and the end of all prefix states.

@@ -158,7 +158,7 @@ class LazyAutomaton(BackoffAutomaton):
         """Check states, compose all states that a query about them will read, and return the checked states.
 
         Raises:
-            IndexError: a number isn't the number of a state.
+            IndexError: `states` contains a number that no state has.
         """
         self._handed_out = True
         checked = super()._states(states)

@@ -142,8 +142,8 @@ class LazySearch:
 
         Args:
             states: int32 `[B, K, M]`, the initial states of the search's hypotheses in each model.
-            links: `[B, S, K]`, the index of the hypothesis before the step that each hypothesis continues. None means that each
-                hypothesis continues itself.
+            links: `[B, S, K]`, for each hypothesis after a step, the index of the continued hypothesis before the step. None
+                means that each hypothesis continues itself.
             labels: `[B, S, K]`, new token of each hypothesis. A label below 0 means no token.
             not_tokens: another label that isn't a token.
 
@@ -189,8 +189,8 @@ class LazySearch:
         return self._only.tensors if self.pool is None else self.pool.tensors
 
     def _each(self, states: np.ndarray) -> Iterator[tuple[LazyStates, np.ndarray]]:
-        """For each model, yield its `LazyStates` and the numbers of `states` in this model. A state of another model becomes
-        -1.
+        """For each model, yield the model's `LazyStates`, and `states` in the model's own numbering. A state of another model
+        becomes -1.
         """
         if self.pool is None:
             yield self._only.states, states

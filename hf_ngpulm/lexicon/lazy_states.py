@@ -74,8 +74,8 @@ class NgpulmLazyAutomaton(Struct):
     """The arrays of `LazyStates`, which the core reads and writes.
 
     Members:
-        counts: `[5]`, five numbers: of all states; of all arcs; of the LM's states whose n-grams have been read; of the forms
-            (spellings of words) that are stored for these LM states; and of the states that have been composed.
+        counts: `[5]`, five counts: all states; all arcs; LM states whose n-grams have been read; forms (spellings of words)
+            that are stored for these LM states; and composed states.
         delimiter: id of the delimiter, or -1 if the vocabulary has none.
         start: the LM's state at the start of sentences.
         longest_chain: the longest backoff chain of the LM, in states.
@@ -186,7 +186,7 @@ class LazyStates:
 
         Args:
             states: int32 `[B, K]`, the initial states of the search's hypotheses; -1 for a missing hypothesis.
-            links: int32 `[B, S, K]`, the index of the hypothesis before the step that each hypothesis continues.
+            links: int32 `[B, S, K]`, for each hypothesis after a step, the index of the continued hypothesis before the step.
             labels: int32 `[B, S, K]`, new token of each hypothesis. A label below 0 means no token.
             not_tokens: another label that isn't a token.
 
@@ -209,7 +209,7 @@ class LazyStates:
         return self._compose(_read, now, positions, roots, tokens, lengths, *tokens.shape, context_length)
 
     def enter(self, states: np.ndarray) -> bool:
-        """Compose all states on which the scores in `states`, int32 `[N]`, depend. Return whether any state was composed.
+        """Compose all states that determine the token scores in `states`, int32 `[N]`. Return whether any state was composed.
 
         Numbers below 0 are skipped.
         """
@@ -222,8 +222,8 @@ class LazyStates:
         return {"made": self._native, "lm": lm, "words": words, "trie": trie}
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
-        """Call `compose`, a function of the core. Each time it lacks room, make more room and call it again. Return whether it
-        has composed any state.
+        """Call `compose`, a function of the core. While the arrays lack room, make more room and call `compose` again. Return
+        whether any state was composed.
         """
         has_grown = np.zeros(1, dtype=np.uint8)
         while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
@@ -254,7 +254,7 @@ class LazyStates:
         )  # fmt: skip
 
     def _compose_root(self, bonuses: Bonuses) -> None:
-        """Compose the states under the LM's root, one per node of the trie. Make the LM states that follow these words."""
+        """Compose the states under the LM's root, one per node of the trie. Make the LM states after single words."""
         lm, trie, settings = self.spelled.lm, self.spelled.trie, self._settings
         root, lm_backoffs = lm.over_forms(1), lm.automaton.tensors.backoff_states.numpy()
         of_lm = np.concatenate([root.targets, [lm.unknown_target, lm.start]]).astype(np.int32)

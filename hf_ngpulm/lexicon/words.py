@@ -69,8 +69,8 @@ def compose(
             (pyctcdecode's beta divided by its alpha). Scores and perplexity of texts don't include it.
         engine: as for `NGramLM.from_arpa`.
         cuttings: number of segmentations of a word into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
-            segmentation gets the word's score. With several segmentations, let CTC beam search merge these: `CTCDecoder(...,
-            merge="text")`.
+            segmentation gets the word's score. With several segmentations, let CTC beam search merge the segmentations:
+            `CTCDecoder(..., merge="text")`.
         composition: "static" makes all states now. "on_the_fly" makes a state when a search reaches it. Only the model over
             words is then stored, which is a tenth as large, and the scores are the same (see
             `hf_ngpulm.lexicon.lazy_model`). "auto" is static for up to 5 million n-grams.

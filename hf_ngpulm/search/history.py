@@ -55,7 +55,7 @@ class History:
     """Tails of the hypotheses of `S` streams, with `K` hypotheses per stream.
 
     Args:
-        goes_on: whether the next frame may continue a hypothesis's last token (CTC). Such a last token stays in the history.
+        goes_on: whether the next frame may continue a hypothesis's last token (CTC). If so, this token stays in the history.
 
     Attributes:
         sizes: int64 `[S, K]`, number of tokens of each tail.
@@ -164,7 +164,7 @@ class History:
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """Return one tail per row: the numbers of tokens `[N]`, and the tokens `[N, L]`.
 
-        `rows` has the stream of each tail, `places` the place of the tail's hypothesis in the stream's beam, `[N]` each.
+        `rows`, `[N]`: the stream of each tail. `places`, `[N]`: the place of the tail's hypothesis in the stream's beam.
         """
         sizes = self.sizes[rows, places]
         return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])

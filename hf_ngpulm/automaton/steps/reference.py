@@ -110,7 +110,7 @@ def check_arcs(num_arcs: int) -> None:
 
 
 def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two masks over the nodes of all n-grams: whether a text can reach the node, and whether text can follow after it.
+    """Return two masks over the nodes of all n-grams: whether a text can reach a node, and whether text can follow the node.
 
     `prefix` and `token` have each node's prefix node and last token.
     """

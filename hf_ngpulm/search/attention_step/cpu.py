@@ -19,7 +19,7 @@ class NgpulmRoles(Struct):
 
     @classmethod
     def lent(cls, roles: Roles) -> NgpulmRoles:
-        """Return the roles as a cached struct. Pass it only to a call that follows immediately; see `Struct.kept`."""
+        """Return the roles as a cached struct. Pass the struct only to a call that follows immediately; see `Struct.kept`."""
         key = (*[tensor.data_ptr() for tensor in roles[:3]], roles.unscored.shape[0], roles.ends.shape[0], roles.holds)
         return cls.kept(roles.roles, key, lambda: cls._of(roles))
 
@@ -36,7 +36,7 @@ class NgpulmFusedRows(Struct):
 
     @classmethod
     def lent(cls, rows: FusedRows) -> NgpulmFusedRows:
-        """Return the rows as a cached struct. Pass it only to a call that follows immediately; see `Struct.kept`."""
+        """Return the rows as a cached struct. Pass the struct only to a call that follows immediately; see `Struct.kept`."""
         key = (rows.starts.data_ptr(), rows.roots.data_ptr(), len(rows.weights), rows.context_length)
         return cls.kept(rows.weights, key, lambda: cls._of(rows))
 

@@ -105,7 +105,7 @@ def _read_kernel(
 ):  # fmt: skip
     """Write a row's LM state, the score of `</s>` in this state, and (if SHARED) the logsumexp of the END classes' scores.
 
-    If CARRIED, the caller has kept the states: `starts` has the present states, and no tokens are read.
+    If CARRIED, the caller has kept the states. Then `starts` has the present states, and no tokens are read.
     """
     row = tl.program_id(0).to(tl.int64)
     tokens_of_row = input_ids + row * length

@@ -228,8 +228,8 @@ def _score_of(key):
 def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, PLACES: tl.constexpr):
     """Return four values for each prefix. (The parent of a prefix is the prefix without its last token.)
 
-    The values are the place of the parent (-1 if the parent isn't in the beam), whether the parent ends in the same token as
-    the prefix, the prefix's rank by hash, and the index for the prefix's key (see `_key_of`) if the prefix stays in the beam.
+    The values are the parent's place (-1 if the parent isn't in the beam), whether the parent ends in the same token as the
+    prefix, the prefix's rank by hash, and the index with which `_key_of` makes the key of a prefix that stays in the beam.
     """
     inside = places < num_beams
     own = tl.load(hashes + places, mask=inside, other=0)
@@ -472,7 +472,7 @@ def _extended(
 ):  # fmt: skip
     """Replace the worst prefixes of the beam by better extensions. `keys` has the key that each prefix has if the prefix stays.
 
-    Return four values. Three have an entry per place: the new key, the place of the prefix that stays there or is extended, and
+    Return four values. Three have an entry per place: the new key, the old place of the prefix that stays or is extended, and
     the new token (-1 if the prefix stays). The fourth value is the best score.
     """
     from_places = places

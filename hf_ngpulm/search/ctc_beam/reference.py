@@ -157,7 +157,7 @@ def join_texts(
 
     The best prefix of a text gets the sum of `p_b` over all prefixes of the text, because the future after a blank doesn't
     depend on how the text is cut into tokens. Among a text's prefixes with the same last token, the best prefix gets the sum of
-    their `p_t`.
+    these prefixes' `p_t`.
 
     Args:
         texts, last_tokens, parent_hashes, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.

@@ -32,7 +32,7 @@ RULES = ("label", "run", "stay")
 
 
 class LabelRules(NamedTuple):
-    """Weights, and the rule for continued labels."""
+    """Weights, and the rule that decides whether a frame continues the label of the previous frame."""
 
     weights: Tensor  # float32 [B, K], weights of the automata's scores
     stay_costs: Tensor  # float32 [B], cost of continuing a label under the rule "stay" (natural log)

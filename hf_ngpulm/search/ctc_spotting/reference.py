@@ -70,7 +70,7 @@ def _spots(logits: Tensor, blank: int, tree: SpellingTree, transcript: Aligned) 
 def _next(
     scores: dict[int, float], spelling: Sequence[int], frame: list[float], blank: int, is_first: bool
 ) -> Iterator[tuple[int, float]]:
-    """Yield the best score of each position in the phrase's alignment after one more frame: pairs of position and score.
+    """Score one more frame. Yield a pair for each position in the phrase's alignment: the position, and its best score.
 
     Position 2i + 1 is token i, position 2i the blank after token i - 1. No phrase begins with a blank. `scores` are the scores
     before the frame, `frame` the logits, and `is_first` says whether the phrase may begin at this frame.

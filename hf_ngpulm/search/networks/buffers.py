@@ -83,8 +83,8 @@ class BufferedSearch(TransducerSearch):
         return self.told[name][: self.size] if name in self.told else super().array(name)
 
     def changed(self) -> None:
-        """Forget the host's copies of `beam`'s arrays, but keep the times. The host has changed `beam`, so the other copies are
-        outdated.
+        """Forget the host's copies of `beam`'s arrays, except the copy of the times. The host has changed `beam`, so the other
+        copies are outdated.
         """
         self.told = {name: values for name, values in self.told.items() if name == "times"}
 

@@ -140,9 +140,9 @@ class Trace:
 class CoreSearch(TransducerSearch):
     """A transducer search whose state is in arrays that the core reads and writes.
 
-    The core also runs networks of the usual kind. It copies the model's weights again whenever rows begin, because the weights
-    may have changed. PyTorch runs networks of other kinds, and the core does the work between the calls of the networks. A slot
-    holds a prediction and the prediction network's state after the same tokens.
+    The core also runs the networks, if it can (see `served`). The core copies the model's weights again whenever rows begin,
+    because the weights may have changed. PyTorch runs all other networks, and the core does the work between the calls of the
+    networks. A slot holds a prediction and the prediction network's state after the same tokens.
 
     Args:
         slots: number of slots.

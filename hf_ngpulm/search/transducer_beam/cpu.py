@@ -174,7 +174,7 @@ class Search(CoreSearch):
             raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
-        """Return the core's structs, but not the automata. The trace gets room for `steps` more steps."""
+        """Return all structs of the core, except the struct of the automata. The trace gets room for `steps` more steps."""
         return self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
     def _of_slots(self) -> NgpulmSlots:

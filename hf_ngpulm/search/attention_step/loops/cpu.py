@@ -17,7 +17,7 @@ class Ends(Struct):
     @classmethod
     def lent(cls, roles: Tensor, ends: Tensor, classes: int) -> Ends:
         """Return a struct of `ends` (ids of the classes that end a transcript), `roles` (a role per class, see `Roles`) and
-        `classes`, the number of classes. The struct is cached on `ends`. Pass it only to a call that follows immediately.
+        `classes`, the number of classes. The struct is cached on `ends`. Use the struct only in the next call.
         """
         key = (roles.data_ptr(), len(roles), len(ends), classes)
         return cls.kept(ends, key, lambda: cls._of(roles, ends, classes))
