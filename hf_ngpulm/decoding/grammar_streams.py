@@ -55,13 +55,13 @@ class PartialUnderstanding(Partial):
 
 @dataclass
 class _Stream:
-    """Hold a stream's grammar, and the stream's number in each search: without the grammar (`free`), and in it (`inside`)."""
+    """Hold a stream's grammar, and its numbers in the searches without a grammar (`free`) and in grammars (`inside`)."""
 
     weighing: Weighing
     compiled: CompiledGrammar
     free: int | None
     inside: int | None
-    next: tuple[CompiledGrammar, Weighing] | None = None  # of the next utterance, if it is another one
+    next: tuple[CompiledGrammar, Weighing] | None = None  # of the next utterance, if its grammar changes
     last: Partial | None = None  # of this utterance
 
 

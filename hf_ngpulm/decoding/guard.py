@@ -72,8 +72,8 @@ def evidence(lm: NGramLM, log_prob: float, tokens: float, words: float) -> float
         tokens, words: number of tokens and of words in the transcript.
 
     Returns:
-        The evidence; infinity if there is no token (for a word-level LM: no word), or if a word-level LM was saved without the
-        entropy of its unigrams.
+        The evidence. It is infinity if there is no token (no word for a word-level LM). It is also infinity for a word-level LM
+        that was saved without the entropy of its unigrams.
     """
     entropy, summary = lm.unigram_entropy, lm.config.words
     units = tokens if summary is None else words
@@ -92,8 +92,8 @@ def kept_models(fusion: Fusion, judged: Sequence[Judged], lm_guard: float | str)
         lm_guard: the option, which isn't "off".
 
     Returns:
-        Two dictionaries by row. The first has the rows in which a model has too little evidence. Its values are the models that
-        remain, or None. The second has the other rows whose models may cost too much. Its values are bounds: the models cost
+        Two dictionaries by row. The first has the rows in which a model has too little evidence. Its values are the remaining
+        models, or None. The second has the other rows whose models may cost too much. Its values are bounds: the models cost
         too much if the best hypothesis without the models has an acoustic score above the bound.
     """
     models: list[Any] = [fusion.of_all] * len(judged) if fusion.per_row is None else fusion.per_row
@@ -139,11 +139,11 @@ def by_rest(changed: Changed, doubted: Iterable[int]) -> list[tuple[list[int], l
 class Memory:
     """Remember how well a language model predicted a stream's utterances, to decide whether the next utterance needs the model.
 
-    Each new utterance halves the weight of earlier ones. An utterance isn't decoded again without the LM, because its frames
-    aren't kept. So the cost is the difference to the score of the likeliest alignment (known for CTC outputs only).
+    Each new utterance halves the weight of earlier utterances. An utterance isn't decoded again without the LM, because its
+    frames aren't kept. So the cost is measured against the score of the likeliest alignment (known for CTC outputs only).
 
     Args:
-        lm: the stream's language model, or several.
+        lm: the stream's language model or models.
         lm_guard: the option, which isn't "off".
     """
 

@@ -92,10 +92,10 @@ class Options:
     in_grammar: ClassVar[int] = 16
     # Key into `KNEES`; None where no knee was measured.
     family: ClassVar[str | None] = None
-    # Other names of options, used in pipelines and in settings saved with LMs; and settings that are constant there.
+    # Other names of options in pipelines and in settings saved with LMs. `always`: settings that are constant there.
     known_as: ClassVar[dict[str, str]] = {}
     always: ClassVar[dict[str, str]] = {}
-    # Options that choose a search; without any of them the default search applies.
+    # Options that choose a search. If none of these options is given, the default search applies.
     choosing: ClassVar[tuple[str, ...]] = ("num_beams",)
     # Whether settings that were shipped with an LM apply if none were tuned (see `hf_ngpulm.config.tuned`).
     came_with: ClassVar[bool] = False
@@ -421,7 +421,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes(kind: type[Any], but: Sequence[str] = ()) -> Callable[[Function], Function]:
-    """Return a decorator that adds a dataclass's fields (except `but`) to the signature of a function with `**options`.
+    """Return a decorator that adds a dataclass's fields to the signature of a function with `**options`. `but`: fields to skip.
 
     `help` and `generate` read the signature.
     """

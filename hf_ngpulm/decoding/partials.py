@@ -82,8 +82,8 @@ class Partial:
     Args:
         score: the search's total score (natural log), without the LM's score of `</s>`.
         frames: number of frames of the utterance so far.
-        stable: number of leading tokens that can no longer change, because all hypotheses share them. Greedy CTC doesn't count
-            a last token that the next frame may continue.
+        stable: number of leading tokens that can no longer change, because all hypotheses share these tokens. Greedy CTC
+            doesn't count a last token that the next frame may continue.
         endpoint: whether the utterance seems to have ended (see `StreamingDecoder`).
     """
 

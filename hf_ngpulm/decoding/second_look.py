@@ -101,7 +101,7 @@ class PhraseList:
 
     def threshold(self, match: Match, tokens: int, thresholds: Thresholds, rate: float | None) -> float | None:
         """Return the threshold of a phrase whose words in the transcript have `tokens` tokens; None if the phrase always stays.
-        `rate`: accepted false alarms per hour; None for no such limit.
+        `rate`: accepted false alarms per hour; None for no limit.
         """
         own = self.own.get(match.text)
         return own if own is not None or rate is None else thresholds.of(rate, self.size, tokens)

@@ -43,7 +43,7 @@ def rescored(
 def what_is_added(
     texts: Sequence[Sequence[str]], scores: Sequence[Sequence[float]], weight: Weight, word_bonus: Weight
 ) -> list[list[float]]:
-    """Return the addition to each text's score: the rescorer's weighted score (from `scores`) and the bonuses for words."""
+    """Return the number to add to each text's score: the rescorer's weighted score (`scores`) plus the bonuses for words."""
     weights, bonuses = (per_row(name, each, len(texts)) for name, each in (("weight", weight), ("word_bonus", word_bonus)))
     return [
         [of_row * score + bonus * len(text.split()) for text, score in zip(*both)]

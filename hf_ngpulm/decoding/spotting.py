@@ -29,7 +29,7 @@ from .hypotheses import Hypothesis, PhraseReport
 
 
 class _Scores(NamedTuple):
-    """Score readings of some rows of a batch. A reading is a list of token ids: the row's transcript, either unchanged or with
+    """Score readings for some rows of a batch. A reading is a list of token ids: the row's transcript, either unchanged or with
     phrases instead of some of its words.
     """
 
@@ -114,7 +114,7 @@ class SpottedPhrases:
     def look(
         self, decoder: CTCDecoder, logits: Tensor, lengths: Tensor, plain: Sequence[Sequence[Hypothesis]], rows: Sequence[int]
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        """Spot phrases in a batch. Return the hypotheses. The best hypothesis of a row has the entering phrases and reports.
+        """Spot phrases in a batch. Return the hypotheses. Each row's best hypothesis has reports, and the accepted phrases.
 
         Args:
             logits: `[B, T, C]`.

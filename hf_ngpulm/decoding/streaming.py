@@ -560,8 +560,8 @@ class StreamingDecoder:
         return [replace(each, lm_left_out=True) for each in hypotheses] if sid in self._without_lm else hypotheses
 
     def _in_pool(self, models: RowModels) -> RowModels:
-        """Return a row's models in the form that the slots need. If the slots have a column for phrases, the result has such a
-        column too, and its automata are in the pool. If they have none, `models` is returned unchanged.
+        """Return a row's models in the form that the slots need. If the slots have a column for phrases, the result also has
+        this column, and automata in the pool. If the slots have no such column, return `models` unchanged.
         """
         if self._slots.has_phrases and self._fusion.phrases is None:
             models = self._fusion.in_pool(models, self._searched_on)[0].widened()

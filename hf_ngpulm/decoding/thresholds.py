@@ -35,8 +35,8 @@ class Thresholds(NamedTuple):
         rarer as the threshold rises above these ratios.
 
         Args:
-            false_alarms: a false alarm is a phrase that a search found but nobody said. Each entry has the ratio, the list's
-                size, and the phrase's number of tokens.
+            false_alarms: for each false alarm the ratio, the list's size, and the phrase's number of tokens. A false alarm is a
+                phrase that a search found but nobody said.
             hours: hours of the speech that was searched, counted once for each list.
 
         Raises:

@@ -116,7 +116,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return self.options.settings(self.model)
 
     def ilm_weights(self, models: RowModels) -> Tensor | None:
-        """Return the weight of the internal LM in each row, float32 `[B]`; None if it isn't subtracted."""
+        """Return the weight of the internal LM in each row, float32 `[B]`; None if no internal LM is subtracted."""
         return ilm_weights_of(self.options.ilm_weight, self.fusion, models)
 
     @property

@@ -68,8 +68,8 @@ class Weighing:
                     raise ValueError(f"{name}={given!r} has no effect in the mode {self.mode!r}; leave it out, or take {of!r}")
 
     def calibrated(self, grammar: Grammar, family: str | None) -> Weighing:
-        """Return a copy with the curve of the grammar for a family of recognisers, or else with the default curve. `family` is
-        None in a graph, which is for CTC models.
+        """Return a copy with the curve of the grammar for a family of recognisers, or else with the default curve. If
+        `family` is None (in a graph), the family is CTC.
         """
         family = family or "ctc"
         return replace(self, evidence=grammar.evidence.get(family, EVIDENCE[family]), family=family)
@@ -107,14 +107,14 @@ class Weighing:
 
 @dataclass(frozen=True)
 class SlotValue:
-    """Hold a slot of a reading.
+    """Hold a slot of a grammar's sentence.
 
     Args:
         name: the slot's name.
-        value: the value that the grammar gives; without such a value, the words.
+        value: the value that the grammar gives to the words; if the grammar gives no value, the words.
         text: the words.
         start, end: times in seconds; None if unknown.
-        confidence: the lowest confidence of its words; None without a confidence measure.
+        confidence: the lowest confidence of the slot's words; None without a confidence measure.
     """
 
     name: str

@@ -132,7 +132,7 @@ def load_saved(
 
     Args:
         where: the model's name in error messages.
-        mmap: whether the weights are mapped into memory. Then searches check only the states that they reach (see
+        mmap: whether the weights are mapped into memory. If so, only the states that searches reach are checked (see
             `hf_ngpulm.automaton.checks`). If None, weights larger than `LARGE` are mapped if `device` is the CPU.
         device: the device on which the model will be used; None means the CPU.
 

@@ -26,8 +26,8 @@ def forced_scores(
     Args:
         model: an encoder-decoder.
         encoder_outputs, attention_mask: the encoder's outputs for the batch, and the mask of its inputs.
-        prompts: the tokens with which the decoder began in each row, equally many in all rows. Prompts aren't scored.
-        transcripts: token ids, with the end of the transcript.
+        prompts: the tokens with which the decoder began in each row. All prompts are equally long, and aren't scored.
+        transcripts: token ids of each transcript, including the token that ends the transcript.
         rows: each transcript's row in the batch; by default there is one transcript for each row.
     """
     places = positions_of(model)
@@ -120,7 +120,7 @@ def _forced(
     model: Any, encoder_outputs: Any, attention_mask: Tensor | None, prompts: Sequence[Sequence[int]],
     transcripts: Sequence[Sequence[int]], rows: Sequence[int],
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
-    """Process up to `AT_ONCE` transcripts at a time. For these, yield the log-probabilities of all classes at each token,
+    """Process up to `AT_ONCE` transcripts at a time. Each time, yield the log-probabilities of all classes at each token,
     `[N, L, C]`, the tokens `[N, L]`, and a mask of real tokens, bool `[N, L]`. Arguments are as for `forced_scores`.
     """
     first = len(prompts[0])

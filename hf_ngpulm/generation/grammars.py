@@ -60,7 +60,7 @@ class GeneratedGrammar:
         self, generate: Generate, encoded: Callable[[], Any], attention_mask: Tensor | None
     ) -> tuple[list[Understanding], Tensor | None, Tensor | None]:
         """Return three results: the meanings of a batch's recordings, the tokens of the search in the grammar, and the
-        tokens of the search without the grammar, int64 `[B, L]` each. If the mode doesn't need a search, its tokens are None.
+        tokens of the search without the grammar, int64 `[B, L]` each. If the mode skips a search, its tokens are None.
 
         Args:
             generate: returns the tokens of the batch, int64 `[B, L]`, for a list of logits processors.

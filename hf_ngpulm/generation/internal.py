@@ -78,8 +78,8 @@ class InternalLM:
 
         Args:
             places: a dictionary from the tokens of each row to the row's index.
-            read: caches, each a dictionary from lengths to entries. If a single entry has the beginnings of all rows, this
-                entry is reused and removed.
+            read: caches. Each cache is a dictionary from lengths to entries. If a single entry has the beginnings of all rows,
+                this entry is reused and removed.
         """
         model, length = self.model, len(next(iter(places)))
         device, cache = model.device, EncoderDecoderCache(DynamicCache(), DynamicCache())

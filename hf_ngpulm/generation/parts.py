@@ -69,7 +69,7 @@ class Part(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Hold the index of a model among a row's models, and the language models that share its `Roles`."""
+    """Hold the index of a model among a row's models, and the language models that share this model's `Roles`."""
 
     place: int
     lms: list[NGramLM] = []  # noqa: RUF012 (never changed)

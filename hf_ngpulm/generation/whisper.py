@@ -31,7 +31,7 @@ class Window:
         prompt_length: number of tokens before the transcript.
         generation_config: the config with the current number of beams.
         judged: the first logits processor, if `logprob_threshold` is set; otherwise None. The window keeps the input of this
-            processor (the model's own scores), which takes as much memory as the fused scores, which Whisper keeps.
+            processor, the model's own scores. These scores take as much memory as the fused scores that Whisper keeps.
     """
 
     def __init__(

@@ -214,8 +214,8 @@ def weight_for(lm: Any, counts: TextCounts) -> float:
 
 
 def with_counts(lm: Any, counts: TextCounts, share: float) -> Any:
-    """Return the mixture of an `NGramLM` and a model of counts. `share`: weight of the counts. If it is below `LEAST`, return
-    the `NGramLM` itself.
+    """Return the mixture of an `NGramLM` and a model of counts. `share`: weight of the counts. If the share is below
+    `LEAST`, return the `NGramLM` itself.
     """
     if share < LEAST or not counts.texts:
         return lm

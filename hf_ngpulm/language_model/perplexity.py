@@ -45,8 +45,8 @@ class Perplexity:
 class ScoredText(NamedTuple):
     """Hold a text with the scores of its tokens."""
 
-    log_probs: list[float]  # natural log-probabilities of its tokens and of `</s>`
-    token_ids: list[int]  # its tokens
+    log_probs: list[float]  # natural log-probabilities of the text's tokens and of `</s>`
+    token_ids: list[int]  # the text's tokens
     text: str | None  # the string; None if the text was a list of token ids
 
 

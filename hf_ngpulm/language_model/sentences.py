@@ -22,7 +22,7 @@ Batches = Iterator[tuple[np.ndarray, np.ndarray]]
 
 class Sentences:
     """Yield the text in batches. A batch has the token ids `[L]` (-1 for unknown tokens), the sentences' lengths `[S]`, and the
-    number of its first sentence.
+    index of the batch's first sentence in the text.
 
     If several processes share the text, each of the n processes yields every n-th batch.
     """

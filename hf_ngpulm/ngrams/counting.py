@@ -44,7 +44,7 @@ NEVER = np.iinfo(np.int64).max
 class NGramCounts:
     """The counts of the n-grams in a text."""
 
-    vocab_size: int  # number of token ids; `<s>`, `</s>` and `<unk>` follow them
+    vocab_size: int  # number of token ids; then `<s>`, `</s>` and `<unk>` follow
     # the n-grams of each order with their numbers of occurrences. `<s>` is counted once per sentence.
     orders: tuple[TrieOrder, ...]
     # num_sentences, num_tokens: size of the text; sentence ends don't count as tokens

@@ -84,7 +84,7 @@ def estimate(
     Args:
         counts: the counts, on the device that computes the estimate.
         prune: a threshold for each order 1, 2, ...: n-grams that occur at most this often are dropped. The first threshold must
-            be 0. The last one holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur once.
+            be 0. The last also holds for all higher orders. `(0, 0, 1)` drops n-grams of order 3 and higher that occur once.
         discount_fallback: discounts for orders whose counts of counts determine no discounts (in small or artificial text).
             None raises an error for such an order.
         allowed: bool `[vocab_size]`, tokens that are allowed. Other tokens count as unknown, and n-grams with such tokens are

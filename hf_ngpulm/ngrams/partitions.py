@@ -84,14 +84,14 @@ class Level(NamedTuple):
     tokens: np.ndarray  # int32 [N], first token
     adjusted: np.ndarray  # int64 [N], adjusted count
     dropped: np.ndarray  # bool [N], n-grams that pruning drops
-    contexts: np.ndarray  # int64 [N], number of the n-gram's context among those of the partition; empty for unigrams
+    contexts: np.ndarray  # int64 [N], number of the n-gram's context in the partition; empty for unigrams
 
 
 @dataclass(frozen=True)
 class Statistics:
     """The numbers about a partition that the probabilities depend on."""
 
-    sizes: list[int]  # number of n-grams of each order; of unigrams with another last token but one, in this partition
+    sizes: list[int]  # number of n-grams of each order in this partition; several partitions may have a unigram
     counts_of_counts: np.ndarray  # int64 [order, 6], for adjusted counts 0, 1, 2, 3, 4, and 5 or more; zeros for unigrams
     occurrences: np.ndarray  # int64 [vocab_size + 3], occurrences of unigrams
     extensions: np.ndarray  # int64 [vocab_size + 3], number of bigrams that end in each unigram
@@ -201,8 +201,8 @@ def weigh(plan: Plan, discounts: Sequence[Any], levels: list[Level], *sums: list
 
     - The backoff weights, float32, belong to the partition's n-grams, for each order from 2 to the highest but one.
     - The pair has the unigrams that are contexts, int64, and their weights.
-    - An answer is about the contexts that the other partition has sent. For each order from 2 on, it has the contexts' total
-      counts, int64 `[C]`, and their weights, float64 `[C]`.
+    - An answer is about the contexts that the receiving partition has sent. For each order from 2 on, it has the contexts'
+      total counts, int64 `[C]`, and their weights, float64 `[C]`.
 
     Args:
         sums: from the `gather` of each partition, the entry for this partition.
@@ -329,8 +329,8 @@ def _grouped(words: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _extended(below: Tensor, level: Level, packing: Packing, position: int) -> Tensor:
-    """Return the packed words of a level's n-grams. `below` has the words of the level below; a level's token goes to
-    `position`.
+    """Return the packed words of a level's n-grams. `below` has the words of the level below. `position` is the
+    position of the level's token in an n-gram.
     """
     words = below[:, _tensor(level.suffixes)]
     word, factor = packing.place(position)

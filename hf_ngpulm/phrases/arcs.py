@@ -79,8 +79,8 @@ def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], floa
     """Follow phrases through a language model.
 
     Returns:
-        A dictionary from n-grams (an arc's context and token) to their largest discount; the arcs; and the number of followed
-        tokens of each phrase.
+        Three values: a dictionary from n-grams (an arc's context and token) to each n-gram's largest discount, the followed
+        arcs, and a dictionary from phrases to numbers of followed tokens.
     """
     tensors = lm.tensors
     offsets, tokens, targets = (t.cpu().numpy() for t in (tensors.arc_offsets, tensors.arc_tokens, tensors.arc_targets))

@@ -177,9 +177,9 @@ def _word_ends(trie: _PhraseTrie, radix: int, boundary: np.ndarray) -> tuple[int
         radix, boundary: as for `_follow`.
 
     Returns:
-        The kind of tokens with arcs (1: tokens that begin words, 0: all others); the nodes of these phrases; the backoff state
-        of each of these nodes; and the inserted states with their arcs. The inserted states have numbers after the trie's
-        nodes, and ranks after other states of their depth.
+        Five values: the kind of tokens with arcs (1: tokens that begin words, 0: all others), the nodes that back off
+        to inserted states, each such node's backoff state, the inserted states, and the inserted states' arcs. The inserted
+        states have numbers after the trie's nodes, and ranks after other states of their depth.
     """
     rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
     rare_tokens = np.flatnonzero(boundary == bool(rare))

@@ -190,5 +190,5 @@ def _lengths(written: Written) -> np.ndarray:
 
 
 def _column(written: Written, *names: str) -> np.ndarray:
-    """Return the integer attributes `names` of the N spellings, int64, a row for each name."""
+    """Return integer attributes of the N spellings, int64 `[names, N]`. `names`: the names of the attributes."""
     return np.array([[getattr(spelling, name) for spelling in written.spellings] for name in names], dtype=np.int64)

@@ -73,9 +73,9 @@ def is_never(item: Any) -> bool:
 class Match(NamedTuple):
     """Hold a phrase that occurs in a transcript."""
 
-    first: int  # number of its first word
-    last: int  # number of the word after it
-    text: str  # the text to write for it
+    first: int  # index of the phrase's first word
+    last: int  # index of the word after the phrase
+    text: str  # the text to write for the phrase
 
 
 class Forms:

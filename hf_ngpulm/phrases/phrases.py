@@ -32,7 +32,7 @@ class Written(NamedTuple):
 
     phrases: dict[str, float]  # from texts to weights
     spellings: list[Spelling]  # all spellings, which refer to phrases by index
-    left_out: dict[str, str]  # from phrases that can't be written to their unknown characters
+    left_out: dict[str, str]  # keys: phrases that can't be written; values: the unknown characters of each phrase
     forms: Forms = Forms()
 
 

@@ -202,7 +202,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call that choose the search but aren't in `settings`: `num_beams`, if `generate` takes it.
-        (`_search` has such arguments of the constructor.)
+        (`_search` has the constructor's arguments that choose the search.)
         """
         return {}
 
@@ -329,7 +329,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         raise NotImplementedError
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """Return the decoder's input for a batch, `[B, T, ...]`, and the number of frames of each row, if known."""
+        """Return the decoder's input for a batch, `[B, T, ...]`, and each row's number of frames, as `encoded` does."""
         attention_mask = model_inputs.pop("attention_mask", None)
         return encoded(self.model, model_inputs.pop(self.model.main_input_name), attention_mask, **kwargs)
 

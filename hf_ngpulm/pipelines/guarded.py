@@ -22,7 +22,7 @@ MOST, MOST_PER_TOKEN = 8.0, 0.5  # chosen on train speakers of speechocean762 an
 
 
 def lms_of(processor: NGramLogitsProcessor, count: int) -> list[Any]:
-    """Return the language model for each of `count` recordings; None for a recording without one, or with the weight 0."""
+    """Return the language model of each of `count` recordings; None if there is no language model, or its weight is 0."""
     fusion = processor.fusion
     models = [fusion.of_all] * count if fusion.per_row is None else fusion.per_row
     weights = fusion.weight.tolist() if isinstance(fusion.weight, Tensor) else [fusion.weight] * count
@@ -30,7 +30,7 @@ def lms_of(processor: NGramLogitsProcessor, count: int) -> list[Any]:
 
 
 def without_lms(processor: NGramLogitsProcessor) -> NGramLogitsProcessor:
-    """Return a copy in which the language models and the scores that are subtracted for them have the weight 0."""
+    """Return a copy in which the language models, the internal LM and the source LM have the weight 0."""
     subtracted = {} if processor.fusion.source is None else {"source_weight": 0.0}
     return processor.with_weights(0.0, ilm_weight=0.0, **subtracted)
 

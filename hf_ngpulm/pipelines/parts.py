@@ -25,7 +25,8 @@ def rejoined(outs: Sequence[dict[str, Any]], parts: Sequence[Sequence[int]], tok
 
     Args:
         outs: the outputs of each part, by name.
-        parts: the batch's rows in each part; -1 drops an output. If a row is in several parts, the last part counts.
+        parts: for each part, the batch's row of each output; -1 drops an output. If several parts have a row, the last
+            part counts.
         tokenizer: the recogniser's tokenizer, whose padding token fills shorter rows.
     """
     places = {row: (part, place) for part, rows in enumerate(parts) for place, row in enumerate(rows) if row >= 0}

@@ -71,7 +71,7 @@ class NumberedInputs:
 
 
 def numbered(pieces: Iterable[dict[str, Any]], number: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the chunks of a recording, with its number if it has one."""
+    """Yield the chunks of a recording. If the recording has a number, add the number to each chunk."""
     for piece in pieces:
         yield piece if number is None else {**piece, RECORDING: number}
 

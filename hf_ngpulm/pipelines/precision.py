@@ -29,6 +29,6 @@ def noting_precision(auto_class: Any) -> Any:
 
 
 def in_single_precision(model: Any, device: torch.device) -> None:
-    """Convert a half-precision model on a CPU to float32, but not if its precision was chosen explicitly."""
+    """Convert a half-precision model on a CPU to float32. A model whose precision was chosen explicitly stays unchanged."""
     if device.type == "cpu" and model in _as_saved and model.dtype in (torch.float16, torch.bfloat16):
         model.float()

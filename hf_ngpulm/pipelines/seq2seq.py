@@ -434,7 +434,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
 
 def _only(value: Any) -> Any:
-    """Return a recording's value. If the value is in a list (of a batch that the pipeline hasn't unpacked), unpack it."""
+    """Return a recording's value. If the pipeline hasn't unpacked the batch, return the first element of the list `value`."""
     return value[0] if isinstance(value, list) else value
 
 
@@ -454,7 +454,7 @@ def _of_rows(kwargs: dict[str, Any], rows: list[int]) -> dict[str, Any]:
 
 
 def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the setting `num_beams` for `generate`; empty if it isn't given."""
+    """Return a dictionary with the setting `num_beams` for `generate`. If the setting isn't given, the dictionary is empty."""
     config = kwargs.get("generation_config")
     within = (kwargs.get("generate_kwargs") or {}).get("num_beams")
     found = [kwargs.get("num_beams"), within, getattr(config, "num_beams", None)]

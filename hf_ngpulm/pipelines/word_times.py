@@ -60,8 +60,8 @@ def joined(pieces: Iterable[tuple[list[TimedWord], tuple[int, int, int] | None]]
     """Return the words of a chunked recording. Each chunk contributes the words whose middle is outside its overlaps.
 
     Args:
-        pieces: the words and the stride of each chunk. The stride has three numbers of samples: of the chunk, of its left
-            overlap, and of its right overlap. It is None for a recording that wasn't cut.
+        pieces: the words and the stride of each chunk. The stride has the numbers of samples of the chunk,
+            the left overlap and the right overlap. The stride is None for a recording that wasn't cut.
         rate: number of samples per second.
     """
     timed, begin, last = [], 0.0, 0.0  # `begin`: start of the chunk without its left overlap, in seconds

@@ -23,13 +23,13 @@ _IN_ONE_BREATH = re.compile(r"[\s\-‐‑]*")
 
 @dataclass(frozen=True)
 class Spelled:
-    """Locate a number in words within a text."""
+    """Hold a number that a text has in words, and the number's place in the text."""
 
     # first, last: the number's span of characters, `text[first:last]`
     first: int
     last: int
-    digits: str  # its text in digits
-    value: float  # its value
+    digits: str  # the number in digits
+    value: float  # the number's value
     is_ordinal: bool  # whether the number is an ordinal ("twelfth", not "twelve")
     alone: bool  # whether no other number, in words or digits, is next to it
 

@@ -71,7 +71,7 @@ class Speller:
 
         Args:
             texts: the phrases.
-            whole_words: whether a phrase must begin and end where words do.
+            whole_words: whether a phrase must begin where a word begins, and end where a word ends.
             case: "auto" spells a phrase as it is. If the tokenizer can't write it, "auto" tries lowercase, then uppercase.
                 "any" spells a phrase in every case. Any other value spells phrases only as they are.
             tokenizations: maximum number of segmentations of a phrase into pieces. The tokenizer's own segmentation comes

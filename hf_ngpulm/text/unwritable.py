@@ -54,8 +54,8 @@ def refuse_unwritable(
 
 
 def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
-    """Return the simplest normalisation with hardly more unknown tokens than the best normalisation. Also return the share of
-    unknown tokens after this normalisation.
+    """Return the simplest normalisation that leaves hardly more unknown tokens than the best normalisation. Also return the
+    share of unknown tokens after the returned normalisation.
     """
     shares = {}
     for name in MENDING:
@@ -69,7 +69,7 @@ def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str
 
 def _share(tokens: int, unknown: int, pieces: Counter[str]) -> float:
     """Return the share of unknown tokens. Characters that the tokenizer drops count as one token each. `pieces`: counts of the
-    parts that the tokenizer can't write, among them dropped characters.
+    parts that the tokenizer can't write, including dropped characters.
     """
     dropped = max(pieces.total() - unknown, 0)
     return (unknown + dropped) / max(tokens + dropped, 1)

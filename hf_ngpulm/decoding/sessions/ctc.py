@@ -98,8 +98,8 @@ class CTCSlots(Slots):
         """Return the rescorer's shares in the scores of the hypotheses of some slots, `[N, K]`.
 
         A hypothesis may take its alignment from its parent without the parent's scores, so a share can't be passed on from
-        parents. The share is computed instead: it is the score minus the scores of the acoustics, n-gram models, phrases and
-        token bonuses.
+        parents. Instead, the scores of the acoustics, n-gram models, phrases and token bonuses are subtracted from the
+        hypothesis's score. The remaining score is the share.
         """
         fused, weighted = self.not_acoustic(slots)
         live = self.live()[slots]
@@ -149,7 +149,8 @@ class CTCSlots(Slots):
         """Return the non-acoustic scores of the hypotheses of some slots in a beam search.
 
         Returns:
-            Two arrays, float64 `[N, K]`: all non-acoustic scores; and only the scores of LMs, phrases and token bonuses.
+            Two arrays of sums, float64 `[N, K]` each. The first adds all non-acoustic scores. The second adds only the scores
+            of LMs, phrases and token bonuses.
         """
         raise TypeError("greedy search has no such scores")
 

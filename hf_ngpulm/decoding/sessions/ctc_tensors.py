@@ -40,7 +40,7 @@ class TensorSlots(CTCSlots, Generic[State]):
 
     @abstractmethod
     def initial(self, states: Tensor) -> State:
-        """Return the search state before the first frame. `states`, int32 `[N, M]`: each slot's first automata states."""
+        """Return the search state before the first frame. `states`, int32 `[N, M]`: each slot's first states in M automata."""
 
     @abstractmethod
     def search_frames(
@@ -103,7 +103,7 @@ class TensorSlots(CTCSlots, Generic[State]):
         """Return the tensors that the host reads, by name, `[S, ...]` each. "scores" is -inf where there is no hypothesis."""
 
     def labels_before(self) -> np.ndarray | None:
-        """Return the label of the previous frame, int32 `[S]`, for `follow`; None if `follow` doesn't need it."""
+        """Return the label of the previous frame, int32 `[S]`, for `follow`; None if `follow` needs no label."""
         return None
 
     def follow(

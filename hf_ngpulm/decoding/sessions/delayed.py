@@ -80,8 +80,8 @@ class DelayedFusion:
         self.texts.scores(slots.tolist(), texts, ended=True)
 
     def ids(self, slots: np.ndarray, places: np.ndarray) -> Iterator[tuple[int, list[int]]]:
-        """For each hypothesis, yield the number of tokens in the slot's transcript, and the hypothesis's later tokens. `slots`,
-        `places`: each hypothesis's slot, and the hypothesis's index in the slot's beam.
+        """For each hypothesis, yield the number of tokens in the slot's transcript, and the hypothesis's tokens after the
+        transcript. `slots`, `places`: each hypothesis's slot, and the hypothesis's index in the slot's beam.
         """
         sizes, tails = self.slots.history.tails_of(slots, places)
         for slot, size, tail in zip(slots.tolist(), sizes.tolist(), tails.ids.tolist()):

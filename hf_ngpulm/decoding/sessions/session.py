@@ -110,7 +110,7 @@ class Slots(ABC):
 
         Args:
             models: the present models and an empty column of phrases.
-            shift: distance by which the language models have moved in the pool of automata; searches add it to LM states.
+            shift: distance by which the language models have moved in the pool of automata; searches add it to the LM states.
         """
         self.models = models
 
@@ -148,7 +148,7 @@ class Slots(ABC):
                 first += count
 
     def is_empty(self, slots: np.ndarray) -> np.ndarray:
-        """Return which hypotheses of some slots have no token, bool `[N, K]`."""
+        """For some slots, return a mask of the hypotheses that have no token, bool `[N, K]`."""
         has_shared = np.array([bool(self.transcripts[slot].ids) for slot in slots.tolist()])
         return (self.history.sizes[slots] == 0) & ~has_shared[:, None]
 

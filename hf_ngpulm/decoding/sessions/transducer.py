@@ -65,7 +65,7 @@ class TransducerSlots(Slots):
 
     Args:
         search: the search, with a row for each slot.
-        waiting: `[S, T, D]`, each slot's frames, from the frame of the hypothesis that is furthest behind. It grows on demand.
+        waiting: `[S, T, D]`, each slot's frames, from the frame of the hypothesis that is furthest behind. T grows on demand.
         keeps_blanks: whether the paths that `paths` returns include blanks.
     """
 
@@ -142,7 +142,7 @@ class TransducerSlots(Slots):
         Args:
             frames: the frames of the slots, one slot after the other.
             lengths: number of frames of each slot.
-            taken: number of frames to append for each slot: all, or 0 to skip the slot.
+            taken: number of frames to append for each slot: `lengths`, or 0 for a slot to skip.
         """
         room = self.waiting.shape[1]
         needed = int((self.held[slots] + taken).max(initial=0))
@@ -182,7 +182,7 @@ class TransducerSlots(Slots):
         self._leave(consumed)
 
     def _run(self, reaches: np.ndarray) -> None:
-        """Search the waiting frames. With delayed fusion, also add the rescorer's shares to the slots whose turn has come.
+        """Search the waiting frames. With delayed fusion, also add the rescorer's shares in slots whose turn has come.
         `reaches`: see `TransducerSearch.run_on`.
         """
         delayed, waits = self.delayed, max(self.decoder.model.durations or (1,))

@@ -43,7 +43,7 @@ class _PackedOrder(NamedTuple):
     pointer_bits: int
     values: int  # offset of the tables of quantised log-probabilities and backoffs
     array: int  # offset of the array of the pointers' upper bits; 0 without an array
-    entries: int  # of that array; 0 without an array
+    entries: int  # number of entries of the array of upper bits; 0 without an array
 
 
 class TrieLayout(NamedTuple):

@@ -80,8 +80,8 @@ class Attrs:
 
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
-    """Return the words of `unigrams.txt`. Each line has a word. A file without words doesn't restrict the vocabulary; then
-    return None. Raises NGramFormatError if the file isn't UTF-8 text.
+    """Return the words of `unigrams.txt`. Each line has a word. For a file without words return None, because the file
+    doesn't restrict the vocabulary. Raises NGramFormatError if the file isn't UTF-8 text.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()

@@ -294,7 +294,7 @@ def _language_model(
 
 
 def unsupported(model: Any, config: GenerationConfig, assistant: Any = None, synced_gpus: bool = False) -> str | None:
-    """Return why the strategy can't replace a model's own search; None if it can. Arguments are as for `generate`."""
+    """Return why the strategy can't replace a model's own search; None if the strategy can. Arguments are as for `generate`."""
     name, mode = type(model).__name__, config.get_generation_mode(assistant)
     if hasattr(model, "joint"):
         return f"{name} is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate"

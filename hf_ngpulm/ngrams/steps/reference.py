@@ -62,7 +62,7 @@ def trie(run: SortedRun, packing: Packing, room: Room = IN_MEMORY) -> list[TrieO
     """Return the n-grams of all orders, which are the prefixes of the n-grams in the run.
 
     Args:
-        run: `words` may have more columns than the run has rows.
+        run: the n-grams. `run.words` may have more columns than there are n-grams.
         room: where the columns are; `room.plan` is called first.
     """
     orders: list[TrieOrder] = []
