@@ -170,7 +170,7 @@ class _Caches:
     Args:
         kept: the caches of all streams, by the layer's name; the first batch allocates these caches.
         max_streams: the number of streams for which caches are allocated.
-        slots: the row of each stream of the batch in the caches, int64 `[N]`.
+        slots: for each stream of the batch, the stream's row in the caches, int64 `[N]`.
         places: the frames inside the recordings, for each level of the subsampling; see `CacheAwareEncoder._features`.
         memory: the number of frames whose keys and values are kept.
     """
@@ -198,7 +198,7 @@ class _Caches:
 
     def _extended(self, name: str, states: Tensor, count: int) -> Tensor:
         """Return a layer's cached states, followed by the new states along dimension 2. Store the last `count` states for
-        `keep`. `name`: the layer's name in `kept`.
+        the method `keep`. `name`: the layer's name in `kept`.
         """
         if name not in self.kept:
             shape = list(states.shape)
@@ -215,6 +215,6 @@ class _Caches:
 
 
 def _inside(places: Tensor, size: int) -> Tensor:
-    """Return a mask of frames, bool `[N, size]`. Each row is True from the row's first place to its second place, exclusive."""
+    """Return a mask of frames, bool `[N, size]`. Row i is True from frame `places[i, 0]` to frame `places[i, 1]`, exclusive."""
     numbers = torch.arange(size)
     return (numbers >= places[:, :1]) & (numbers < places[:, 1:])

@@ -78,7 +78,7 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
 
 
 def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) -> None:
-    """Raise FileExistsError if a file, or a folder with a model, already exists and `overwrite` is false."""
+    """Raise FileExistsError if `overwrite` is false, and a path is an existing file or an existing folder with a model."""
     if overwrite:
         return
     for path in map(Path, paths):

@@ -30,7 +30,7 @@ def load_tokenizer(name: str | None) -> Any:
 
 
 def check_folder(model: str) -> None:
-    """Raise FileNotFoundError if a path is missing and can't be a repo's id, because Transformers' own message is unclear."""
+    """Raise FileNotFoundError if a path is missing and can't be a repo's id. (Transformers' own message would be unclear.)"""
     is_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
     if is_path and not os.path.exists(model):
         raise FileNotFoundError(f"{model}: no such folder (and no id of a model on the Hub, which looks like org/name)")
@@ -160,7 +160,7 @@ def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[Any], bool]:
 
 def grammar_settings(options: Understanding, may_explain: bool = False) -> dict[str, Any]:
     """Load the grammar, and return the settings for a pipeline or a stream, including the grammar. `may_explain`: whether
-    `--explain` needs no grammar. Raises ValueError if there are settings for a grammar but no grammar.
+    `--explain` is allowed without a grammar. Raises ValueError if there are settings for a grammar but no grammar.
     """
     if options.grammar is None:
         explains = None if may_explain else options.explain or None

@@ -26,7 +26,7 @@ def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
     Args:
         help: the help text.
         names: the option's names; by default, the field's name. A switch may also have a name that turns the switch off.
-        default: `MISSING` if the option is required.
+        default: the default value. `MISSING` marks a required option.
         more: other arguments of `typer.Option`.
     """
     return field(default=default, metadata={"make": Option, "names": names, "more": {"help": help, **more}})

@@ -191,7 +191,7 @@ def _is_source(name: str) -> bool:
 
 def _transcribe_into(output: str, transcriber: library.Transcriber, elsewhere: dict[str, Any], as_json: bool) -> None:
     """Write results to a file of JSON lines. If the output is a Parquet file, the lines are converted at the end. `elsewhere`:
-    the `cluster` and the `actors` that transcribe. If it is empty, this process transcribes.
+    the `cluster` and the `actors` that transcribe. If `elsewhere` is empty, this process transcribes.
     """
     lines, done = Path(output + ".jsonl" if output.endswith(PARQUET) else output), 0
     cluster, actors = library.cluster_of(elsewhere.get("cluster")), elsewhere.get("actors")

@@ -32,7 +32,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Find the modules of one package with the other finders, and run callbacks when the imports of these modules end."""
+    """Find the modules of a package with the other finders of Python, and run callbacks when the modules' imports end."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -56,7 +56,7 @@ class _Finder(MetaPathFinder):
         return getattr(self._thread, "depth", 0)
 
     def load(self, module: ModuleType, loader: Loader) -> None:
-        """Run a module's code with its own `loader`. Nested imports don't run callbacks; when the outermost import ends, the
+        """Run a module's code with its own `loader`. Nested imports don't run callbacks. When the outermost import ends, the
         callbacks of all imported modules run.
         """
         self._thread.depth = self.depth() + 1

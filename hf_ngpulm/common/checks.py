@@ -82,8 +82,8 @@ def check(name: str, value: Any, kind: Kind) -> Any:
 
 
 def refuse_idle(options: Mapping[str, Any], why: str) -> None:
-    """Raise ValueError if any of the options, which have no effect, isn't None. The message names the options that aren't None,
-    and gives the reason `why`.
+    """Check options that have no effect here. Raise ValueError if an option isn't None. The message names each
+    option with a value, and gives the reason `why`.
     """
     idle = [name for name, value in options.items() if value is not None]
     if idle:
@@ -100,7 +100,7 @@ def check_entries(values: Mapping[str, Any], kinds: Mapping[str, Kind], where: s
         what: text for messages, before the entry's name; it names the object's place in the file.
 
     Raises:
-        NGramFormatError: an entry is wrong; the message names it and its permitted values.
+        NGramFormatError: an entry is wrong. The message names the entry and the permitted values.
     """
     for name, kind in kinds.items():
         if not kind.is_right(values.get(name)):

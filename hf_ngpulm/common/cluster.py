@@ -22,7 +22,7 @@ class Actors:
     """Describe the actors of a cluster. Actors are processes that share work.
 
     Args:
-        count: number of actors; by default one actor per GPU, or, without GPUs, one actor per four CPUs.
+        count: number of actors. By default one actor per GPU. If there are no GPUs, the default is one actor per four CPUs.
         num_gpus: number of GPUs per actor (a fraction is possible); by default 1 if there are GPUs.
     """
 
@@ -36,8 +36,8 @@ class InProcess:
     cpus = 1
 
     def submit(self, function: Callable[..., Any], *arguments: Any, returns: int | None = None) -> Any:
-        """Run a task, and return a handle of its result. If the number of results, `returns`, is given, return a list with a
-        handle of each result. A handle among the arguments is replaced by its result.
+        """Run a task, and return a handle of its result. If `returns`, which is the number of results, isn't None, return
+        a list with a handle of each result. A handle among the arguments is replaced by its result.
         """
         found = function(*arguments)
         assert returns in (None, len(found) if returns else None), f"{function.__name__} returned {len(found)} results"
@@ -66,8 +66,8 @@ class OnRay:
     If a machine has this process's working folder, tasks and actors work in that folder, so relative paths mean the same files.
 
     Args:
-        address: address of the cluster. None selects the running cluster (`RAY_ADDRESS`, `ray start`), or, without one, starts
-            a cluster on this machine. If this process is connected to a cluster already, the address is ignored.
+        address: address of the cluster. None selects the running cluster (`RAY_ADDRESS`, `ray start`). If no cluster runs, None
+            starts a cluster on this machine. If this process is connected to a cluster already, the address is ignored.
 
     Raises:
         ImportError: Ray isn't installed.
@@ -209,7 +209,7 @@ Cluster = InProcess | OnRay
 
 
 def cluster_of(cluster: Any) -> Cluster:
-    """Return the cluster of an argument: `InProcess` for None, `OnRay` for an address. "" and "auto" mean no address."""
+    """Convert an argument to a cluster. None becomes `InProcess`, an address becomes `OnRay`. "" and "auto" mean no address."""
     if cluster is None:
         return InProcess()
     if isinstance(cluster, str):

@@ -78,7 +78,7 @@ def _exchanged(how: Any, values: list[Any]) -> list[Any]:
 
 
 def launched_alone() -> bool:
-    """Return whether `accelerate launch` has started only this process. On CPUs without --multi_gpu it starts one process."""
+    """Return whether `accelerate launch` has started only this process. Without --multi_gpu, it starts one process on CPUs."""
     by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     return by_accelerate and rank_and_size() == (0, 1) and not any(name in os.environ for name in _NAMES["WORLD_SIZE"])
 

@@ -16,11 +16,11 @@ class LabelWriting(NamedTuple):
     """Hold the rule that forms words from labels."""
 
     labels: list[str]  # labels of the classes; empty where a class has no text
-    is_bpe: bool  # whether words begin at labels with `▁`; otherwise there is a space between them
+    is_bpe: bool  # whether words begin at labels with `▁`; otherwise a space label separates words
 
 
 class WordsOfLabels:
-    """Form words from labels: complete words and the beginning of the current word, with their frames."""
+    """Form words from labels. Store the complete words, the beginning of the current word, and the frames of each word."""
 
     def __init__(self, writing: LabelWriting) -> None:
         self._writing = writing
@@ -55,7 +55,7 @@ class OutputBeamMPSafe(NamedTuple):
 
     @property
     def last_lm_state(self) -> None:
-        """Return None: the state isn't kept."""
+        """Return None, because the state isn't kept."""
 
 
 class OutputBeam(NamedTuple):

@@ -132,7 +132,7 @@ class CallSearch:
     beam_width: int
     threshold: float  # minus pyctcdecode's `beam_prune_logp`
     token_min_logp: float
-    starts: tuple[int, ...] | None  # initial states of the language models; None for their start states
+    starts: tuple[int, ...] | None  # initial states of the language models; None selects each model's start state
 
     @property
     def writing(self) -> LabelWriting:

@@ -101,7 +101,7 @@ class SpelledModel:
 
 
 def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> AutomatonTensors:
-    """Return the tensors of an automaton in which `</s>` adds only the score for the end of the last word."""
+    """Return an automaton's tensors, changed so that `</s>` adds only the score for the end of the last word."""
     tensors, end = automaton.tensors, automaton.vocab_size
     counts = tensors.arc_offsets.diff()
     sources = torch.repeat_interleave(torch.arange(len(counts)), counts)
@@ -109,8 +109,8 @@ def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> Aut
     if words.delimiter is not None:
         states = sources[is_end & inside].to(torch.int32)
         weights[is_end & inside] = automaton.step(states, torch.full_like(states, words.delimiter))[0]
-    # If marks begin words, states within words back off to states between words. Each state between words gets an arc for
-    # `</s>` with score 0.
+    # If marked pieces begin words, states within words back off to states between words. Each state between words gets an
+    # arc for `</s>` with score 0.
     kept = ~is_end | (inside & (words.delimiter is not None))
     contexts = torch.arange(words.num_contexts)
     by_state = torch.argsort(torch.cat([sources[kept], contexts]), stable=True)

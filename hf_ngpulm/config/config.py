@@ -29,15 +29,15 @@ class NGramLMConfig:
         num_ngrams: number of n-grams of each order.
         states_per_depth: number of states with contexts of 0, 1, ... tokens; empty if the n-grams consist of words.
         unk_log_prob: natural log-probability of `<unk>`; None if the model has no `<unk>`.
-        bos_log_prob: natural log-probability of `<s>` in the model's source file; None if the file had none.
+        bos_log_prob: natural log-probability of `<s>` in the model's source file; None if that file had no such value.
         missing_unigrams: score of token ids that have no unigram: "share", "unk" or a natural log-probability.
         tokenizer_id: name or path of the tokenizer.
         tokenizer_fingerprint: SHA-256 of the tokenizer's first `vocab_size` pieces.
         training: summary of the model's training by hf_ngpulm; None for models from other tools.
         words: summary of the words, if the n-grams consist of words and were composed with a lexicon; otherwise None.
         decoding: tuned settings for speech recognisers, newest last (see `hf_ngpulm.config.tuned`).
-        defaults: settings from the model's source, such as pyctcdecode's alpha and beta. They apply to CTC recognisers without
-            tuned settings.
+        defaults: settings from the model's source, such as pyctcdecode's alpha and beta. The settings apply to CTC recognisers
+            without tuned settings.
         continued: probability that another sentence follows, see `NGramLM.continued`; None in a model of single sentences.
     """
 
@@ -88,7 +88,7 @@ class NGramLMConfig:
         """Read and check a config. `values`: the config's JSON. `where`: the config's file, for messages.
 
         Raises:
-            NGramFormatError: an entry is wrong; the message names it and its permitted values.
+            NGramFormatError: an entry is wrong. The message names the entry and the permitted values.
         """
         model_type = values.get("model_type") if isinstance(values, dict) else type(values).__name__
         if model_type != MODEL_TYPE:

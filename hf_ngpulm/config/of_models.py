@@ -72,7 +72,7 @@ def refuse_other(path: Path_) -> None:
 
 
 def found_for(path: Path_, name: str, kinds: Mapping[str, Kind], model: Any) -> dict[str, Any]:
-    """Return the fitted values of a recogniser. Raises ValueError if the file has none for this recogniser."""
+    """Return the fitted values of a recogniser. Raises ValueError if the file has no values for this recogniser."""
     found, own = read_of_models(path, name, kinds), ModelIdentity.of(model)
     fitting = [values for each, values in found if each.is_same(own)]
     if not fitting:

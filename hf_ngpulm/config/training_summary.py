@@ -45,7 +45,7 @@ class TrainingSummary:
         """Read and check the summary in a config. `values`: the summary's JSON. `where`: the config's file, for messages.
 
         Raises:
-            NGramFormatError: an entry is wrong; the message names it.
+            NGramFormatError: an entry is wrong. The message names the entry.
         """
         counts, rate = list_of(COUNT), either(number(-1e300, 1e300), NULL)
         kinds = dict.fromkeys(("prune", "num_counted", "fallback_orders"), counts)

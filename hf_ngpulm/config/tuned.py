@@ -88,8 +88,8 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these settings suit the requested search. `given`: the explicit settings. If they request no search,
-        settings for any search suit.
+        """Return whether these settings suit the requested search. `given`: the explicit settings. If `given` requests no
+        search, settings for any search suit.
         """
         for weight, model in (("source_weight", "source_lm"), ("rescorer_weight", "rescorer")):
             if weight in self.settings and given.get(model) is None:

@@ -22,7 +22,7 @@ class WordSummary:
     num_spellings: int  # number of different spellings
     case: str  # change of the words before they were spelled: "keep", "lower" or "upper"
     closed_vocabulary: bool  # whether unknown words are forbidden
-    unk_score_offset: float  # natural log, added to `<unk>` for each unknown word, unless forbidden
+    unk_score_offset: float  # natural log, added to the score of `<unk>` for each unknown word, if unknown words are permitted
     unk_token_cost: float  # natural log, cost of each token of an unknown word
     context_length: int  # maximum number of tokens that a state depends on
     word_bonus: float = 0.0  # natural log, added to the log-probability of every word, known or not

@@ -28,7 +28,7 @@ class Replacement(NamedTuple):
 
     heard: str
     meant: str
-    alike: bool  # whether both sound alike
+    alike: bool  # whether heard and meant words sound alike
 
 
 class Aligned(NamedTuple):
@@ -36,7 +36,7 @@ class Aligned(NamedTuple):
 
     Args:
         right: runs of correct words.
-        places: for each correct word, its place in the recognised text and in the meant text.
+        places: for each correct word, the word's places in the recognised text and in the meant text.
         replaced: the replacements between correct words.
     """
 

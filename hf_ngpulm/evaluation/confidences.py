@@ -26,8 +26,8 @@ class ConfidenceBin(NamedTuple):
     low: float  # bounds of the bin
     high: float
     words: int  # number of words in the bin
-    confidence: float  # their mean confidence
-    right: float  # share of them that is correct
+    confidence: float  # mean confidence of these words
+    right: float  # share of correct words
 
 
 @dataclass(frozen=True)

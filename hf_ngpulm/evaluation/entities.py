@@ -160,8 +160,8 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
 
 
 class _Phrases(NamedTuple):
-    """Find entities in texts. `numbers`: the index of each entity, by the entity's words. `lengths`: the distinct numbers of
-    words in entities, largest first.
+    """Find entities in texts. `numbers`: the index of each entity, by the entity's words. `lengths`: the different
+    lengths of entities in words, longest first.
     """
 
     numbers: dict[tuple[str, ...], int]

@@ -139,11 +139,11 @@ def _of_all(
     """Recognise this process's share of the batches that have no results yet.
 
     Args:
-        parts: files for the results. The files may have earlier results. If None, no files are written.
+        parts: files for the results. The files may have earlier results. If `parts` is None, no files are written.
 
     Returns:
-        A pair. The first item has the records of all processes. It is None in all processes except the first process. The
-        second item says whether some records are from an earlier run.
+        A pair. In the first process, the first item has the records of all processes. In the other processes, the first
+        item is None. The second item says whether some records are from an earlier run.
     """
     rank, size = processes.rank, processes.size
     is_done = parts is not None and parts.output.exists()
@@ -213,7 +213,7 @@ class _Evaluating:
 
     def records_of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
         """Recognise batches of recordings, and return the recordings' records. `chosen`: the batches, as lists of recordings'
-        numbers. `parts`: files to which the records are appended. If None, no files are written.
+        numbers. `parts`: files to which the records are appended. If `parts` is None, no files are written.
         """
         recogniser = self.recogniser
         finished: Records = {}
@@ -308,7 +308,7 @@ class _OnCluster:
 
 @dataclass
 class _Worker:
-    """Recognises batches in an actor. Before the first call, which loads the model, a worker can be pickled and sent."""
+    """Recognises batches in an actor. The first call loads the model. Before this call, a worker can be pickled and sent."""
 
     made: tuple[Any, ...]  # arguments of `_Evaluating.of`
     about: dict[str, Any] | None = None  # the settings of the first worker
@@ -415,7 +415,7 @@ def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
 
 
 def _doubts(utterances: Sequence[Utterance], clean: Callable[[str], str], tokenizer: Any) -> Iterator[str]:
-    """Yield warnings that the error rates may be unreliable. `clean`: normalises texts."""
+    """Yield reasons why the error rates may be unreliable. `clean`: function that normalises a text."""
     texts = (clean(utterance.reference or "") for utterance in utterances if utterance.scored)
     share, letters = unwritable_letters(texts, tokenizer)
     if share > FOREIGN:

@@ -85,9 +85,9 @@ class GrammarTuning:
 class _Judged(NamedTuple):
     id: str
     seconds: float
-    evidence: float  # -inf: no sentence of the grammar was found
+    evidence: float  # -inf if no sentence of the grammar was found
     meaning: tuple[Any, Any]
-    text: str | None  # of the recording
+    text: str | None  # text of the recording
 
 
 def tune_grammar(

@@ -76,7 +76,7 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 def steps(
     recordings: Sequence[Recording], chosen: Iterable[list[int]], recogniser: Recogniser, batch_size: int
 ) -> Iterator[RecognitionStep | None]:
-    """Load batches of recordings, and make the features. Yield the steps of a batch, then None, then the next batch.
+    """Load batches of recordings, and make the features. Yield the steps of each batch, and None after each batch.
 
     Args:
         chosen: the batches, as lists of recordings' numbers.

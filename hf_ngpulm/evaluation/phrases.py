@@ -99,8 +99,8 @@ class _Weighed(NamedTuple):
 
     ratio: float  # log-likelihood ratio
     tokens: float
-    phrases: int  # number of phrases in its region, which are accepted or rejected together
-    said: bool  # whether the transcript contains it
+    phrases: int  # number of phrases in the same region, which are accepted or rejected together
+    said: bool  # whether the transcript contains the phrase
 
     def enters(self, thresholds: Thresholds, rate: float, size: int) -> bool:
         limit = thresholds.of(rate, size, self.tokens)
@@ -184,7 +184,7 @@ def _weigh(reports: Sequence[dict[str, Any]], wanted: Counter[str], weighed: lis
     second look.
 
     Args:
-        reports: the pipeline's reports on the recording's phrases, with the thresholds `_EVERYTHING`.
+        reports: the pipeline's reports on the recording's phrases. The pipeline used the thresholds `_EVERYTHING`.
         wanted: each phrase's number of occurrences in the transcript.
     """
     left = wanted.copy()

@@ -61,8 +61,8 @@ class Heard:
 
     hypothesis: str
     score: float | None  # natural log; None if the decoder gives no score
-    cut: bool = False  # whether the limit of tokens has cut it
-    confidences: list[tuple[str, float]] | None = None  # of each word; None unless they were requested
+    cut: bool = False  # whether the limit of tokens has cut the hypothesis
+    confidences: list[tuple[str, float]] | None = None  # words and confidences; None if confidences weren't requested
 
     @classmethod
     def of(cls, best: Any) -> Heard:

@@ -147,8 +147,8 @@ def _json(text: str, where: str) -> Any:
 
 
 def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
-    """Return the recording of a manifest's row. If the row has no id, the path becomes the id, relative to `root`. If `root` is
-    None, the path stays unchanged.
+    """Return the recording of a manifest's row. If the row has no id, the id is the path relative to `root`. If `root` is
+    None, the id is the unchanged path.
     """
     values = row.values
     candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
@@ -323,7 +323,7 @@ def _rows_of_dataset(name: str, split: str | None, config: str | None) -> Any:
 
 
 def _content(row: Row, column: str) -> tuple[Path | np.ndarray | bytes, int | None]:
-    """Return the audio in a row's cell, and its sampling rate. The rate is None if the audio isn't an array of samples. Raises
+    """Return the audio in a row's cell, and the sampling rate. If the audio isn't an array of samples, the rate is None. Raises
     ValueError if the cell has no audio.
     """
     value = row.values[column]

@@ -39,7 +39,7 @@ class Utterance:
         entities: important phrases in the transcript.
         error: reason why the audio couldn't be read, or why the recogniser refused the audio.
         cut: whether the hypothesis was cut at the limit of tokens.
-        confidences: pairs of a word of the hypothesis and the word's confidence; empty if confidences weren't requested.
+        confidences: a pair (word, confidence) for each word of the hypothesis; empty if confidences weren't requested.
     """
 
     id: str
@@ -141,7 +141,7 @@ class Clock:
     """Hold the durations of this process's work, in seconds.
 
     Args:
-        wall: total time from the first header to the last text, without warm-up.
+        wall: total time, from reading the first file's header to the last text, without warm-up.
         model: time from features to text, including `decoder`.
         decoder: time in the decoder.
         waiting: time in which the model waits for audio and features from the loading thread.

@@ -122,8 +122,8 @@ def _poisson(count: int, mean: float) -> float:
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Draw rows of `table`, and sum the rows of each draw. Return the sums, int64 `[draws, columns]`. If the second sum of a
-    draw is 0, the draw is left out.
+    """Draw rows of `table`, and sum the rows of each draw. Return the sums, int64 `[draws, columns]`. If a draw's sum of
+    the second column is 0, the draw is left out.
     """
     check("resamples", resamples, whole())
     random = np.random.default_rng(seed)

@@ -25,8 +25,8 @@ class GrowingTree:
     Attributes:
         nodes: number of each node, by its parent and its token.
         tokens, depths: token and depth of each node.
-        seen: a tuple for each node. If the model has read the node, it has the places of the nodes above the node, and the
-            node's own place. Otherwise it is empty.
+        seen: a tuple for each node. If the model has read the node, the tuple has the places of the nodes above the node, and
+            the node's own place. Otherwise the tuple is empty.
         edges: log-probability of a token after a node, by node and token.
         log_probs: log-probabilities `[V]` of the next token, by node. Only nodes at which texts end and may grow have an entry.
         keys, values: the cache of each layer, `[H, L, D]`.
@@ -92,7 +92,7 @@ class GrowingTree:
         return {node: parent for (parent, _), node in self.nodes.items()}
 
     def keep(self, ends: set[int]) -> None:
-        """Keep the nodes `ends`, at which texts may grow, and the nodes above. If there are many other nodes, drop them."""
+        """Keep the nodes `ends`, at which texts may grow, and the nodes above `ends`. Drop the others if there are many."""
         self.log_probs = {node: values for node, values in self.log_probs.items() if node in ends}
         above = self.parents()
         alive = set(ends) | {0}

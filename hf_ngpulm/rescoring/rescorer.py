@@ -198,7 +198,7 @@ class Rescorer(WithoutCaches, caches={"_cached": OrderedDict, "_lock": threading
         return scores
 
     def _batches(self, trees: Sequence[Tree]) -> Iterator[Sequence[Tree]]:
-        """Divide trees, which are in ascending order of size, into batches. Yield the batches in this order."""
+        """Divide trees into batches, and yield the batches. The trees are in ascending order of size, and keep this order."""
         begin = 0
         for end in range(1, len(trees) + 1):
             if end == len(trees) or (end + 1 - begin) * len(trees[end].tokens) > self.max_tokens:

@@ -18,7 +18,7 @@ class Tree(NamedTuple):
     tokens: np.ndarray  # last token of each node, int64 [N]; first the context's tokens, and parents before children
     depths: np.ndarray  # number of tokens before each node, int64 [N]
     ancestors: np.ndarray  # whether node j is node i or one of its ancestors, bool [N, N] (i, j)
-    edges: np.ndarray  # each different scored token: its node and the token, int64 [E, 2]
+    edges: np.ndarray  # for each different scored token, its node and the token, int64 [E, 2]
     paths: list[list[int]]  # for each sequence, the numbers of its edges
 
 

@@ -46,7 +46,7 @@ class RecordingTranscript:
 
     text: str
     token_ids: list[int]
-    words: list[Word]  # empty unless the client requested words
+    words: list[Word]  # empty if the client didn't request words
     segments: list[dict[str, Any]]
     meant: dict[str, Any]  # the pipeline's results about a grammar or phrases
 
@@ -231,8 +231,8 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the recordings of the next batch. These are the first recording of `sids`, and other recordings with the same
-        `_key`. `most`: maximum number of recordings. `seconds`: maximum audio in the batch, in seconds.
+        """Return the recordings of the next batch. These are the first recording of `sids`, and other recordings with an equal
+        result of `_key`. `most`: maximum number of recordings. `seconds`: maximum audio in the batch, in seconds.
         """
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most

@@ -147,7 +147,7 @@ class Connection:
 
 
 async def close(ws: web.WebSocketResponse, transport: asyncio.Transport | None, code: int, reason: str, seconds: float) -> None:
-    """Close a websocket with a reason. If the client doesn't answer within `seconds`, cut it off."""
+    """Close a websocket with a reason. If the client doesn't answer within `seconds`, cut the connection."""
     message = " ".join(reason.split()).encode(errors="replace")[:_REASON].decode(errors="ignore").encode()
     try:
         async with timeout(seconds):

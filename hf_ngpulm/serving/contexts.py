@@ -47,8 +47,8 @@ class ContextMaker:
             self._asked.get()[-1].cancel()
 
     async def of(self, settings: dict[str, Any], cost: float) -> Any:
-        """Return the result of `make`, or raise its error. If the task is cancelled while the request waits, `make` isn't
-        called.
+        """Return the result of `make`, or raise the error of `make`. If the task is cancelled while the request waits, `make`
+        isn't called.
 
         Args:
             settings: the keyword arguments of `make`.

@@ -88,7 +88,7 @@ class Corrections:
         return web.json_response(await self._in_turn(request, answer))
 
     async def _in_turn(self, request: web.Request, function: Callable[[CorrectionLog], Any]) -> Any:
-        """Call a function with the client's log in the thread for corrections. The clients' calls have a fair order."""
+        """In the thread for corrections, call a function with the client's log. The clients' calls have a fair order."""
         try:
             key = self.access.key(request).encode(errors="surrogateescape")
             name = hashlib.sha256(b"corrections of " + key).hexdigest()

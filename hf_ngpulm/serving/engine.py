@@ -36,8 +36,8 @@ class Session:
 
     Args:
         settings: arguments of `StreamingRecognizer.open`. The phrases are a result of `StreamingRecognizer.context`.
-        deliver: called with each event of the stream. An event is a dictionary with a `type`: `partial`, `final`, `room` (audio
-            has been decoded), and at the end either `done`, or `failed` with `code` and `reason`.
+        deliver: called with each event of the stream. An event is a dictionary with a `type`: `partial`, `final` or `room`
+            (audio has been decoded). The last event has the type `done`, or the type `failed` with `code` and `reason`.
         loop: the event loop that calls `deliver`.
         endpoints: whether the recogniser's endpoints end utterances.
         words: whether `final` events have words besides the text.
@@ -110,7 +110,7 @@ class Engine:
         defaults: default settings of streams and contexts.
         watch: called after each step with the number of streams, the duration of the step, and the lag of each stream. The
             duration and the lags are in seconds.
-        read: see `ContextMaker`.
+        read: function that reads a grammar from a client's text; see `ContextMaker`.
 
     Attributes:
         threads: the number of torch threads for a step. The number may be changed at any time.
@@ -234,7 +234,7 @@ class Engine:
 
     def _round(self, sessions: list[tuple[Session, Any]]) -> bool:
         """Take the new audio of clients, and decode one step. Return whether more audio can be decoded. `sessions`: pairs of a
-        session and the result of its `taken`.
+        session and the result of `session.taken`.
         """
         present = {id(session) for session, _ in sessions}
         for session in list(self._streams.values()):

@@ -28,7 +28,7 @@ class Limits:
         grammar_bytes: size of a client's own grammar, in UTF-8.
         grammar_seconds: CPU time to compile a client's grammar.
         grammar_parts: number of arcs and spellings of the compiled grammar.
-        buffered_seconds: seconds of undecoded audio of a client, at least one chunk. The server waits before it reads more.
+        buffered_seconds: seconds of undecoded audio of a client, at least one chunk. At this limit, the server pauses reading.
         utterance_seconds: length of an utterance. At this length, the server ends the utterance.
         hello_seconds: time until a client's first message, or a connection's first request.
         idle_seconds: time between two messages of a client.

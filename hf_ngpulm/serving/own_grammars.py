@@ -62,7 +62,7 @@ class OwnGrammars:
 
     def _made(self, text: str) -> tuple[Grammar | str, float]:
         """Return a pair. The first item is a grammar or an error message. The second item is the duration of the grammar's
-        trial in seconds. It is 0 for a cached grammar, and the time limit for an invalid grammar.
+        trial in seconds. This duration is 0 for a cached grammar, and the time limit for an invalid grammar.
         """
         key, seconds = _key(text), 0.0
         if key not in self._kept:

@@ -86,7 +86,7 @@ async def listen(
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Return False for a record about bytes that aren't HTTP, so that such bytes can't fill the logs."""
+    """Return whether to log a record. Records about bytes that aren't HTTP are dropped, so such bytes can't fill the logs."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 

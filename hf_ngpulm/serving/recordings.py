@@ -116,7 +116,9 @@ class RecordingEngines:
                 await asyncio.to_thread(engine.stop)
 
     def _dropped(self) -> list[Engine]:
-        """Keep busy engines, and idle engines of the latest beam widths, up to `MOST_SEARCHES`. Remove and return the rest."""
+        """Keep the engines of busy beam widths. If fewer than `MOST_SEARCHES` beam widths are busy, also keep the
+        engines of the latest idle beam widths, up to this limit. Remove and return all other engines.
+        """
         lately = dict.fromkeys(beams for beams, _ in reversed(list(self._engines)))
         used = {beams for (beams, _), users in self._users.items() if users}
         idle = [beams for beams in lately if beams not in used]
@@ -145,8 +147,8 @@ class RecordingEngines:
 
 
 async def _in_thread(function: Callable[[], Any]) -> Any:
-    """Call a function in another thread, and wait until the function ends. A cancelled caller waits, too, so that the file that
-    the function reads stays open.
+    """Call a function in another thread, and wait until the function ends. Even if the caller is cancelled, wait, so that the
+    file that the function reads stays open.
     """
     future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
@@ -196,7 +198,7 @@ class Take:
 
         Raises:
             Failure: the recording is too long, or its decoding failed.
-            ValueError: `pieces` raised it.
+            ValueError: the iteration over `pieces` raised this error.
             Exception: any error of `check`.
         """
         reading: Iterator[np.ndarray] = iter(pieces)

@@ -157,8 +157,8 @@ class Voices:
         return settings
 
     def _grammar(self, given: Any, limits: Limits) -> Grammar | str:
-        """Return the grammar that a client requests. `given`, the value of the client's field, is a grammar's name, a list of
-        sentences, or a grammar's text. A grammar's text is returned unchanged, because it is parsed later.
+        """Return the grammar that a client requests. `given` is the value of the client's field. The value is a grammar's name,
+        a list of sentences, or a grammar's text. A grammar's text is returned unchanged, because it is parsed later.
         """
         given = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given
         if isinstance(given, str) and given in self.grammars:

@@ -89,7 +89,7 @@ class Transcriptions:
         return await self._within(self._transcribed(request, TRANSLATE))
 
     async def _within(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
-        """Await work that `close` may cancel. Raises Full if `close` was called before or cancels the work."""
+        """Await work that `close` may cancel. Raises Full if `close` was called earlier, or if `close` cancels the work."""
         if self.closed:
             work.close()
             raise Full(SHUTTING_DOWN)

@@ -145,8 +145,8 @@ class _Client:
                 await self._send(await self._recognized(event.data))
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
-        """Read audio until it ends. Return the transcript as an event. `asked`: the data of the client's `transcribe` event. It
-        is empty without such an event. `event`: the first event of the audio.
+        """Read audio until it ends. Return the transcript as an event. `asked`: the data of the client's `transcribe` event. If
+        there is no such event, `asked` is empty. `event`: the first event of the audio.
         """
         voices, recordings = self.server.voices, self.server.recordings
         voices.check_model(asked.get("name"))
@@ -200,7 +200,7 @@ class _Client:
             raise ConnectionResetError("the client is gone")
 
     async def _read(self, seconds: float) -> Event | None:
-        """Return the next event, or None at the connection's end. Raises Problem if the data are no event or too long."""
+        """Return the next event; None at the connection's end. Raises Problem if the data aren't an event or are too long."""
         async with timeout(seconds):
             try:
                 line = await self.reader.readline()

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")  # explicit, because users can change torch's default 
 class TuningUtterance:
     """Hold an utterance of a dataset."""
 
-    number: int  # its place in the dataset, starting at 0
+    number: int  # the utterance's place in the dataset, starting at 0
     item: Any  # the row of the dataset
     text: str | None  # the transcript; None if it is unknown
     entities: tuple[str, ...]  # important phrases in the transcript

@@ -102,11 +102,11 @@ class GridSearch:
 
     Args:
         grids: the coarse grid of each weight. A single value stays fixed.
-        start: the decoder's own weights. If weights are swept one after another, each weight starts at the closest grid value.
+        start: the decoder's own weights. A sweep of one weight after another starts at the closest grid values.
         refine: number of refinements. Each refinement halves the distance between the values around the best value.
         extend: whether to search beyond the edge of a grid if the best value is at this edge.
-        joint: whether all combinations of the weights are tried, if there are at most two weights. Otherwise the weights are
-            swept one after another.
+        joint: whether one or two weights are tried in all combinations. If False, the weights are swept one after another.
+            More than two weights are always swept one after another.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class GridSearch:
         """Find the best setting.
 
         Args:
-            errors: function that returns the number of errors with each setting in a list. No setting is passed twice.
+            errors: function from a list of settings to the number of errors with each setting. No setting is passed twice.
 
         Returns:
             A pair. The first item is the setting with the fewest errors. If several settings have the fewest errors, the

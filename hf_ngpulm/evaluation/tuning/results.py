@@ -63,8 +63,8 @@ class TuningResult:
 
     Args:
         by: the rate that was minimised: "wer", "cer" or "entity_wer".
-        best: the setting with the fewest errors. If several settings have the fewest errors, the setting with the lowest
-            weights.
+        best: the setting with the fewest errors. If several settings have the fewest errors, `best` is the setting with the
+            lowest weights.
         interval: bootstrap confidence interval of the best setting's rate. (The rate is slightly too good, because the setting
             was chosen on the same utterances; see `held_out`.)
         points: all tried settings and the errors of each setting, in ascending order of the weights.
@@ -100,7 +100,7 @@ class TuningResult:
         """Return the best setting. An LM can store it: `lm.remember(result.tuned)`, then `lm.save_pretrained(...)`.
 
         Raises:
-            ValueError: the model isn't known, because only a decoder was tuned, or there was no single language model.
+            ValueError: the model isn't known, because only a decoder was tuned. Or there is no single language model.
         """
         if self.model is None:
             raise ValueError("the settings' model isn't known: tune a pipeline, or pass model= to tune_weights, too")

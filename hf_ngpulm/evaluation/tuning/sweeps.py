@@ -41,7 +41,7 @@ class Sweep(ABC):
         fusion: the decoder's language models and phrases.
         phrases: one context for all utterances, a list with a context for each utterance, or None.
         model: the recogniser; None if it isn't known.
-        standing: the decoder's weights. A weight is None if a rule computes it.
+        standing: the decoder's weights. If a rule computes a weight, the weight is None.
         search: settings of the search, without weights. The names are defined in `hf_ngpulm.config.tuned`.
     """
 
@@ -151,7 +151,7 @@ class FrameSweep(Sweep):
                     yield {"raw": samples, "sampling_rate": rate}
 
         def done(frames: Tensor | None) -> Iterator[TuningUtterance]:
-            """Store `frames` for the next utterance with samples. Utterances without samples get no frames."""
+            """Store `frames` for the next utterance with samples. Earlier utterances without samples get no frames."""
             while waiting and not (waiting[0][1] and frames is None):
                 utterance, has_samples = waiting.pop(0)
                 self._places.append(self.kept.add(frames if has_samples and frames is not None else torch.empty(0, 0)))

@@ -272,8 +272,8 @@ def _nothing_added(sweep: Sweep) -> Settings:
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
-    """Yield warnings if the chosen setting may be unreliable. `best`: the chosen setting. `at_edge`: weights with the best
-    value at the edge of the tried values. For the other arguments see `tune_weights`.
+    """Yield warnings if the chosen setting may be unreliable. `best`: the chosen setting. `at_edge`: weights whose best
+    value is at the edge of the tried values. For the other arguments see `tune_weights`.
     """
     words, unit = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
