@@ -65,11 +65,11 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_kept": lambda: None}):
         word_bonus: bonus that rescoring adds for each word, a number or a tensor `[B]` (default 0).
         rescorer_best: number of hypotheses that the rescorer reads (default: all). It reads the best hypotheses of the beam.
             With `rescorer_every` this also holds during the search, and hypotheses that aren't read get an average score.
-        rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258). The value is an interval
-            in seconds of audio, or "word" for each frame. After each interval, the rescorer scores the complete words of the
-            hypotheses. From then on, the search ranks hypotheses with these scores; final scores are as without this option.
-            None (default): the rescorer ranks the hypotheses at the end only. Each token is read once. In languages without
-            spaces there are no complete words before the end.
+        rescorer_every: lets the rescorer take part in the search (delayed fusion, arXiv 2501.09258). A number is an interval in
+            seconds of audio; "word" means an interval of one frame. After each interval, the rescorer scores the complete words
+            of the hypotheses. From then on, the search ranks hypotheses with these scores; final scores are as without this
+            option. In languages without spaces there are no complete words before the end. None (default): the rescorer ranks
+            the hypotheses at the end only.
         repeats: rule by which greedy search with an LM continues the label of the previous frame: "stay" (default) continues it
             if that scores better; "label" is NeMo's rule; "run" is described in `hf_ngpulm.search.ctc_greedy`. "stay" has the
             lowest word error rate on the project's development set.

@@ -56,7 +56,7 @@ class Part(NamedTuple):
         return states.masked_fill(in_loop if self.inside is None else in_loop & ~self.inside.rows, -1)
 
     def after(self, input_ids: Tensor) -> Part:
-        """Compose the lazy states after the tokens `[B, L]`. Return the part with tensors that include these states."""
+        """Compose the lazy states after the tokens `[B, L]`. Return a copy of this part with tensors that include them."""
         if self.lazy is None or not input_ids.shape[1]:
             return self.at(self.rows.starts)
         rows, (text, lengths, _) = self.rows, text_of(input_ids, self.roles)
@@ -64,7 +64,9 @@ class Part(NamedTuple):
         return self._replace(rows=rows._replace(tensors=tensors))
 
     def at(self, states: Tensor) -> Part:
-        """Compose the lazy states `[B]`. Return the part with tensors that include these states."""
+        """Compose the lazy states `[B]`. Return a copy of this part with tensors that include them. A part that isn't lazy is
+        returned unchanged.
+        """
         return self if self.lazy is None else self._replace(rows=self.rows._replace(tensors=self.lazy.reading(states)))
 
 

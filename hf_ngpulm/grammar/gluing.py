@@ -130,8 +130,8 @@ def _filled(part: Fill, opened: Open) -> Ways:
 
 
 def _parted(opened: Open, text: str | None) -> bool:
-    """Return whether a new word begins between the unfinished word `opened` and the next part, although there is no space. This
-    happens in scripts without spaces. `text`: the next part; None if it isn't a text.
+    """Return whether the next part begins a new word, although no space separates the part from the unfinished word `opened`.
+    This happens in scripts without spaces. `text`: the next part; None if it isn't a text.
     """
     last = opened[-1][-1] if opened and isinstance(opened[-1], str) else ""
     first = text[0] if text else ""

@@ -5,7 +5,7 @@ automaton is made from the network without actions (`hf_ngpulm.grammar.words`, `
 `Network.reading` finds the transcript's best path through the network. The path's actions give the intent and the slots.
 
 The network is made from the end of the sentences to their beginning, so that states of an intent with the same arcs are one
-state. A rule that is used a thousand times before the same words is in the network once.
+state. If an intent uses a rule a thousand times, and the same words follow each time, the network has the rule only once.
 """
 
 from __future__ import annotations

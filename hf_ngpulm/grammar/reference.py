@@ -129,7 +129,7 @@ def readings(rules: Rules, text: str) -> list[Meaning]:
 
 
 def best(found: Iterable[tuple[Way, float]]) -> Ways:
-    """Return the distinct ways among pairs of a way and a weight, each with its largest weight."""
+    """Return the distinct ways, each with its largest weight. `found`: pairs of a way and a weight; ways may be repeated."""
     result: Ways = {}
     for way, weight in found:
         result[way] = max(result.get(way, weight), weight)

@@ -1,4 +1,4 @@
-"""Count the n-grams of a text by the tasks of a cluster."""
+"""Divide a text into parts, and let the tasks of a cluster count the n-grams of the parts."""
 
 from __future__ import annotations
 

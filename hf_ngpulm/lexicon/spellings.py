@@ -124,7 +124,8 @@ def make_lexicon(
 def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -> tuple[list[tuple[int, Any]], tuple[str, ...]]:
     """Return pairs of a word's index and a spelling. Also return the words of `source` that the LM lacks.
 
-    A spelling comes from `source`, or is a text that the tokenizer must spell. `written`: the LM's words in the changed case.
+    A spelling comes from `source`, or is a text that the tokenizer must spell. `written`: the LM's words after `make_lexicon`
+    has changed their case.
     """
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)

@@ -35,7 +35,7 @@ class Spelled:
 
 
 def spelled(text: str) -> Iterator[Spelled]:
-    """Yield a text's numbers in words, in the order of the text.
+    """Yield the numbers that are written in words in a text ("twelve", not "12"), in the order of the text.
 
     "Hundred" alone doesn't count as a number. "Nineteen eighty-four" is one number, a year.
     """

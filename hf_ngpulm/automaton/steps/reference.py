@@ -34,7 +34,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
         possible: bool `[num_ids]`, whether a token may be the last token of a reachable n-gram of order 2 or higher.
         unk_tokens: int64, tokens that `<unk>` replaces. Each token gets a copy of every n-gram that ends in `<unk>`.
         unk_share: natural log, added to the weights of these copies.
-        room: where the native core works and puts the tensors. This module works in memory.
+        room: where the native core works and stores the tensors. This module ignores `room`: it works in memory.
 
     Raises:
         NGramFormatError: the automaton would have more arcs than can be addressed.

@@ -247,8 +247,8 @@ def _hold(
 
 
 def _divided(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
-    """Divide utterances. Return the numbers of the utterances for tuning, and the numbers of the held-out utterances. Held-out
-    utterances are spread evenly. `every`: the numbers of all utterances. `held_out`: share of the held-out utterances.
+    """Divide utterances. Return the indices of the utterances for tuning, and the indices of the held-out utterances. Held-out
+    utterances are spread evenly. `every`: the indices of all utterances. `held_out`: share of the held-out utterances.
     """
     others = [number for i, number in enumerate(every) if math.floor((i + 1) * held_out) > math.floor(i * held_out)]
     numbers = sorted(set(every) - set(others))
