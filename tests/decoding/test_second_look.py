@@ -262,3 +262,12 @@ def test_a_language_model_that_was_left_out_weighs_no_phrase(tokenizer, lm):
         assert found[1].tolist() == found[2].tolist() == [0.0, 0.0]
         found = ForcedScores(decoder, frames, 0, SimpleNamespace(lm_left_out=False, lm_score=0.0)).parts([[1, 2], [3]])
         assert all(found[1].tolist())
+
+
+def test_logits_of_another_layout_or_precision_are_looked_at_alike(tokenizer):
+    logits = torch.stack([log_probs_of(40, 257, seed).float() for seed in range(3)])
+    decoder = PhraseDecoder(CTCDecoder(tokenizer, num_beams=4), PHRASES, 3.0, thresholds=ALWAYS)
+    wanted, of_half = decoder(logits), decoder(logits.half())
+    assert any(report.heard for best, *_ in wanted for report in best.phrases)
+    assert decoder(logits.transpose(1, 2).contiguous().transpose(1, 2)) == wanted
+    assert of_half == decoder(logits.half().float())
