@@ -66,7 +66,7 @@ def test_every_n_gram_of_every_order_is_counted(engine, data):
         assert bool((keys[1:] > keys[:-1]).all())
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(st.data())
 def test_chunks_and_spilled_runs_change_nothing(data):
     order = data.draw(st.integers(1, 7))

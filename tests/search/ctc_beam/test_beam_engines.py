@@ -238,7 +238,7 @@ def test_cpu_equals_the_reference(problem):
 
 
 @given(problems(longest=6, most_classes=12, most_rows=2, kinds=FEW_KINDS))
-@settings(RELAXED, max_examples=20)
+@settings(RELAXED, max_examples=examples(30))
 def test_gpu_equals_the_reference(problem):
     assume_no_ties(problem)
     assert_same(search(problem, "gpu"), search(problem, "reference"))

@@ -262,7 +262,10 @@ def test_ties_in_kernels_of_all_kinds(short_blocks, problem):
 
 @needs_interpreter
 @pytest.mark.parametrize("late", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("strategy", "durations"), [("alsd", None), ("alsd", (0, 1, 2, 3, 4)), ("aes", None)])
+@pytest.mark.parametrize(
+    ("strategy", "durations"),
+    [pytest.param("alsd", None, marks=pytest.mark.slow), ("alsd", (0, 1, 2, 3, 4)), ("aes", None)],
+)
 def test_kernels_equal_the_core(strategy, durations, late, short_blocks):
     """With several automata a row, more classes than a program looks at in one go, and more beams than a power of two."""
     generator = torch.Generator().manual_seed(1)
@@ -387,7 +390,7 @@ def early_tdt(model, frames, automaton, states, weights, vocab_size, options):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @given(st.data())
-@settings(RELAXED, max_examples=30)
+@settings(RELAXED, max_examples=examples(45))
 def test_early_pruning_of_a_tdt_takes_tokens_then_pairs(engine, data):
     model = data.draw(toys(((0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 2))))
     # Each hypothesis is said again from its beginning at each step: short rows.
