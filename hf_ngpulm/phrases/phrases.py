@@ -91,7 +91,6 @@ class Booster(BackoffAutomaton):
         return f"phrases={len(self.phrases)}, {super().extra_repr()}"
 
 
-@collector_paused()
 def write(
     phrases: Phrases,
     weight: float,
@@ -108,7 +107,8 @@ def write(
     clean = normaliser(normalise, speller.tokenizer)
     texts = [unicodedata.normalize("NFC", clean(phrase)) for phrase in checked]
     names = list(checked)
-    spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
+    with collector_paused():
+        spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
     never = [n for n, name in enumerate(names) if checked[name] == NEVER and n not in unknown]
     # A phrase that is never written needs all cases of letters, and as many tokenizations as possible.
     others, _ = speller.spell([texts[n] for n in never], whole_words, "any", MOST_TOKENIZATIONS)

@@ -165,8 +165,9 @@ def test_unicode_forms_are_one(bytes_tokenizer):
 
 
 def test_phrases_that_cannot_be_written_are_reported(tokenizer):
-    with pytest.warns(UserWarning, match="2 of 3 phrases.*'Łódź'"):
+    with pytest.warns(UserWarning, match="2 of 3 phrases.*'Łódź'") as caught:
         booster = PhraseBooster(["Łódź", "東京", "anna"], tokenizer)
+    assert [warning.filename for warning in caught] == [__file__]  # names the caller's line
     assert set(booster.left_out) == {"Łódź", "東京"}
     assert total(booster, tokenizer, "anna") == length(tokenizer, "anna")
     with pytest.raises(ValueError, match="Łódź"):
