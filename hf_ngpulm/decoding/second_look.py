@@ -320,7 +320,6 @@ class PhraseDecoder(Generic[AnyDecoder]):
         """Return the hypotheses of a batch with the phrases spotted in it. `found`: the hypotheses without phrases."""
         assert isinstance(self.decoder, CTCDecoder) and self.rate is not None
         sizes = checked_lengths(lengths, len(found), frames.shape[1], torch.device("cpu"))
-        frames = frames.cpu()
         weight = self.decoder.fusion.phrase_weight
         weights = weight.tolist() if isinstance(weight, Tensor) else [weight] * len(found)
         groups: dict[tuple[int, float], list[int]] = {}
