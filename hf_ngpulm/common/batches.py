@@ -88,18 +88,3 @@ def checked_frames(frames: Tensor, lengths: Outputs | None, name: str, last: str
             problem += f"; of one utterance add a batch dimension: {name}[None]"
         raise InvalidLogitsError(problem)
     return checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
-
-
-def packed_frames(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the frames of all rows, one after the other, in single precision.
-
-    `logits`: `[B, T, C]`. `lengths`: `[B]`. Return the position of each row's first frame, int64 `[B]`, and all N frames,
-    float32 `[N, C]`.
-    """
-    batch_size, frames, _ = logits.shape
-    lengths = lengths.to(torch.int64)
-    starts = torch.cumsum(lengths, 0) - lengths
-    if int(lengths.sum()) == batch_size * frames:
-        return starts, logits.detach().float().flatten(0, 1).contiguous()
-    rows = [logits[row, :length].detach().float() for row, length in enumerate(lengths.tolist())]
-    return starts, torch.cat(rows)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...common.batches import packed_frames
 from ...fusion.rows import RowModels
 from ...search.confidence import frame_confidence
 from ...search.ctc_beam import BeamRules
@@ -129,7 +128,8 @@ class CTCSlots(Slots):
             return frame_confidence(logits, measure)
         confidences = torch.zeros(logits.shape[:2])
         inside = torch.arange(logits.shape[1]) < lengths[:, None]
-        confidences[inside] = frame_confidence(packed_frames(logits, lengths)[1][None], measure)[0]
+        frames = torch.cat([of_row[:length].detach().float() for of_row, length in zip(logits, lengths.tolist())])
+        confidences[inside] = frame_confidence(frames[None], measure)[0]
         return confidences
 
     @abstractmethod
