@@ -279,8 +279,8 @@ class BeamSearchDecoderCTC:
         return self._searches.search(*given, **more)
 
     def _without_same_history(self, found: list[OutputBeam]) -> list[OutputBeam]:
-        """Group beams whose last words are equal, and return each group's best beam. The language model's context length is the
-        number of compared words.
+        """Group the beams whose last N words are equal, and return each group's best beam. N is the context length of the
+        language model.
         """
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)

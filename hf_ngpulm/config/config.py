@@ -65,7 +65,7 @@ class NGramLMConfig:
 
     @property
     def context_length(self) -> int:
-        """Return the largest number of tokens that a state depends on."""
+        """Return the maximum number of previous tokens that a state depends on."""
         length = self.order - 1 if self.words is None else self.words.context_length
         return length if self.continued is None else min(max(READ_BACK * length, 2), MAX_CONTEXT_LENGTH)
 

@@ -130,7 +130,9 @@ class Decoder(WithoutCaches):
         return None, 0.0, float(weight[row]) if isinstance(weight, Tensor) else weight
 
     def with_phrases(self: AnyDecoder, phrases: Any, phrase_weight: Any = 1.0) -> AnyDecoder:
-        """Return a copy with other phrases; models and compiled contexts are shared."""
+        """Return a copy with other phrases. The copy shares the models and the compiled phrases. The arguments are as for
+        `hf_ngpulm.CTCDecoder`.
+        """
         return self.guided(phrases)._with(fusion=self.fusion.with_phrases(phrases, phrase_weight))
 
     def in_grammar(

@@ -57,7 +57,7 @@ class Thresholds(NamedTuple):
 
 # The keys are families or types of models. "ctc" was fitted to a CTC model on real speech (docs/phrases.md), "transducer" to an
 # earlier search of the same model, "attention" to whisper-tiny.en on real speech, and "canary" to the bundled Canary. For the
-# last two, long false alarms fit no better than short ones, so the fourth number is 0.
+# last two, the ratio of a false alarm doesn't grow with the number of its tokens, so the fourth number is 0.
 THRESHOLDS = {
     "ctc": Thresholds(4.6, 1.8, 1.2, 2.6),
     "transducer": Thresholds(-1.4, 2.5, 2.2, 2.6),
