@@ -124,7 +124,7 @@ class CTCSlots(Slots):
     def confidences(self, logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
         """Return the confidence of each frame, float32 `[N, T]`; padding has arbitrary values."""
         # Without padding; and on a GPU, where computing it for padding costs less than separating the rows.
-        if logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1]):
+        if logits.device.type != "cpu" or not len(lengths) or int(lengths.min()) == logits.shape[1]:
             return frame_confidence(logits, measure)
         confidences = torch.zeros(logits.shape[:2])
         inside = torch.arange(logits.shape[1]) < lengths[:, None]
